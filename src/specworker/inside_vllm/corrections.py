@@ -1,0 +1,193 @@
+"""Corrections of vLLM 0.32.0 where its faults make speculation wrong or deadly.
+
+Each replaces one function of vLLM in the worker process, on the version and platform
+where the fault is, and nowhere else. An entry goes when vLLM mends its fault.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+from vllm.logger import init_logger
+
+logger = init_logger(f"vllm.{__name__}")
+
+CORRECTED_VERSION = "0.32.0"
+
+
+@dataclass(frozen=True)
+class Correction:
+    """One fault and its correction.
+
+    Attributes:
+        fault: what goes wrong without it.
+        owner: dotted path of the module or class that holds the function.
+        name: the function's name there.
+        cpu_only: whether only the CPU backend has the fault.
+        correct: takes vLLM's function, returns the one to use.
+    """
+
+    fault: str
+    owner: str
+    name: str
+    cpu_only: bool
+    correct: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def expand_batch_to_tokens(_: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Replace a kernel that fills a copy and returns uninitialised memory (vllm#55005)."""
+
+    def corrected(
+        x: torch.Tensor,
+        cu_num_tokens: torch.Tensor,
+        num_tokens: int,
+        replace_from: int = 0,
+        replace_to: int = 0,
+    ) -> torch.Tensor:
+        """Repeat `x` [batch] by each request's draft count: [num_tokens]."""
+        counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+        values = torch.where(x == replace_from, replace_to, x).to(x.dtype)
+        return torch.repeat_interleave(values, counts.long(), output_size=num_tokens)
+
+    return corrected
+
+
+def apply_sampling_constraints(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Leave a step without drafts alone, where `top_k` takes the maximum of nothing."""
+
+    def corrected(
+        logits: torch.Tensor, cu_num_draft_tokens: torch.Tensor, sampling_metadata: Any
+    ) -> torch.Tensor:
+        if logits.shape[0] == 0:
+            return logits
+        constrained: torch.Tensor = original(logits, cu_num_draft_tokens, sampling_metadata)
+        return constrained
+
+    return corrected
+
+
+def sample(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Draw nothing from the seed of a request whose prompt is not yet whole.
+
+    vLLM samples for it all the same, throws the token away and then rewinds the seeded
+    generator, which a CPU generator cannot do. Here the generator sits out the step.
+    """
+
+    def corrected(self: Any, *args: Any, **kwargs: Any) -> Any:
+        generators = self.input_batch.generators
+        discarded = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0]
+        self.generators_sitting_out = {
+            int(row): generators.pop(int(row)) for row in discarded if int(row) in generators
+        }
+        return original(self, *args, **kwargs)
+
+    return corrected
+
+
+def bookkeeping_sync(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Give back the generators that `sample` took away."""
+
+    def corrected(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        self.input_batch.generators.update(self.generators_sitting_out)
+        return result
+
+    return corrected
+
+
+def suffix_propose(original: Callable[..., Any]) -> Callable[..., list[list[int]]]:
+    """Cut the drafts to the step's K, which vLLM asserts to be the largest (vllm#46399)."""
+
+    def corrected(self: Any, num_speculative_tokens: int, *args: Any, **kw: Any) -> list[list[int]]:
+        drafts = original(self, self.num_speculative_tokens, *args, **kw)
+        return [draft[:num_speculative_tokens] for draft in drafts]
+
+    return corrected
+
+
+def medusa_propose(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Cut the drafts to the step's K, and run no head when K is 0 (vllm#46399)."""
+
+    def corrected(
+        self: Any, num_speculative_tokens: int, target_hidden_states: torch.Tensor, **kw: Any
+    ) -> torch.Tensor:
+        if num_speculative_tokens == 0:
+            return target_hidden_states.new_empty(
+                (target_hidden_states.shape[0], 0), dtype=torch.int64
+            )
+        drafts: torch.Tensor = original(
+            self, self.num_speculative_tokens, target_hidden_states=target_hidden_states, **kw
+        )
+        return drafts[:, :num_speculative_tokens]
+
+    return corrected
+
+
+_RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
+
+CORRECTIONS = (
+    Correction(
+        "sampled tokens under speculation ignore temperature, top_k and top_p",
+        "vllm.v1.sample.rejection_sampler",
+        "expand_batch_to_tokens",
+        cpu_only=True,
+        correct=expand_batch_to_tokens,
+    ),
+    Correction(
+        "top_k on a step without drafts kills the engine",
+        "vllm.v1.sample.rejection_sampler",
+        "apply_sampling_constraints",
+        cpu_only=True,
+        correct=apply_sampling_constraints,
+    ),
+    Correction(
+        "a seeded request whose prompt takes several steps kills the engine",
+        _RUNNER,
+        "_sample",
+        cpu_only=True,
+        correct=sample,
+    ),
+    Correction(
+        "a seeded request whose prompt takes several steps kills the engine",
+        _RUNNER,
+        "_bookkeeping_sync",
+        cpu_only=True,
+        correct=bookkeeping_sync,
+    ),
+    Correction(
+        "a batch-size schedule with suffix decoding kills the engine",
+        "vllm.v1.spec_decode.suffix_decoding.SuffixDecodingProposer",
+        "propose",
+        cpu_only=False,
+        correct=suffix_propose,
+    ),
+    Correction(
+        "a batch-size schedule with Medusa kills the engine",
+        "vllm.v1.spec_decode.medusa.MedusaProposer",
+        "propose",
+        cpu_only=False,
+        correct=medusa_propose,
+    ),
+)
+
+
+def apply(version: str, *, on_cpu: bool) -> list[Correction]:
+    """Put the corrections in that this version and platform need; returns those."""
+    if version != CORRECTED_VERSION:
+        logger.warning(
+            "vLLM %s is not the version this worker corrects (%s): no corrections applied",
+            version,
+            CORRECTED_VERSION,
+        )
+        return []
+    needed = [correction for correction in CORRECTIONS if on_cpu or not correction.cpu_only]
+    for correction in needed:
+        owner = resolve_name(correction.owner)
+        original = getattr(owner, correction.name)
+        if not hasattr(original, "corrects"):
+            replacement = correction.correct(original)
+            replacement.corrects = correction.fault  # type: ignore[attr-defined]
+            setattr(owner, correction.name, replacement)
+    return needed
