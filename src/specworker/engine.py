@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -31,20 +32,22 @@ CPU_KV_CACHE_BYTES = 2 * 1024**3
 
 
 def arguments(
-    environment: Mapping[str, str], speculative_config: Mapping[str, Any] | None, model: str
+    environment: Mapping[str, str],
+    speculative_config: Mapping[str, Any] | None,
+    model: Mapping[str, Any],
 ) -> tuple[Namespace, list[str]]:
     """The arguments of `vllm serve` to run with, and notes for the user.
 
     Args:
         environment: the variables; what they set replaces the worker's own choices.
         speculative_config: what `speculation` decided; None for plain decoding.
-        model: the model to serve where the variables name none.
+        model: options that name the model to serve, where the variables name none.
 
     Raises:
         ConfigurationError: with one line for every variable that is wrong.
     """
     defaults: dict[str, Any] = {
-        "model": model,
+        **model,
         "speculative_config": speculative_config and dict(speculative_config),
         "per_request_spec_decode_metrics": None,
     }
@@ -126,6 +129,7 @@ class Engine:
     async def aclose(self) -> None:
         """Stop the application, then the engine's processes."""
         await self._closing.aclose()
+        gc.unfreeze()  # vLLM froze the heap for as long as its application runs
         self.close()
 
     def close(self) -> None:

@@ -24,12 +24,10 @@ class RequestError(Exception):
         status: the HTTP status that says the same, 400 to 599.
     """
 
-    def __init__(
-        self, message: str, *, status: int = 400, type: str = "BadRequestError"
-    ) -> None:
+    def __init__(self, message: str, *, status: int = 400, kind: str = "BadRequestError") -> None:
         self.message = message
         self.status = status
-        self.type = type
+        self.kind = kind
         super().__init__(message)
 
     def body(self) -> dict[str, Any]:
@@ -37,7 +35,7 @@ class RequestError(Exception):
         return {
             "error": {
                 "message": self.message,
-                "type": self.type,
+                "type": self.kind,
                 "param": None,
                 "code": self.status,
             }
@@ -53,5 +51,5 @@ def job_error(body: Any, status: int) -> dict[str, str]:
     if not (isinstance(body, dict) and isinstance(body.get("error"), dict)):
         text = body if isinstance(body, str) else json.dumps(body)
         message = text.strip() or f"HTTP {status}"
-        body = RequestError(message[:2000], status=status, type="InternalServerError").body()
+        body = RequestError(message[:2000], status=status, kind="InternalServerError").body()
     return {"error": json.dumps(body)}

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 LAYER = re.compile(r"^(model\.layers\.)(\d+)(\..*)$")
 
@@ -23,7 +24,6 @@ def cut(target: Path, layers: Sequence[int], draft: Path) -> Path:
     Raises:
         ValueError: a layer that the target does not have.
     """
-    import torch
     from safetensors.torch import load_file, save_file
 
     config = json.loads((target / "config.json").read_text())
@@ -31,7 +31,7 @@ def cut(target: Path, layers: Sequence[int], draft: Path) -> Path:
     if not layers or not all(0 <= layer < depth for layer in layers):
         raise ValueError(f"layers {list(layers)} are not all among the target's {depth}")
     place = {layer: position for position, layer in enumerate(layers)}
-    kept: dict[str, torch.Tensor] = {}
+    kept: dict[str, Any] = {}
     for file in sorted(target.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
             if (match := LAYER.match(name)) is None:

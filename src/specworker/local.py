@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from specworker import acceptance, serving
-from specworker.engine import Engine
 from specworker.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from specworker.engine import Engine
+    from specworker.settings import Settings
 
 INPUT_FILE = "test_input.json"
 
@@ -30,8 +33,10 @@ def job(text: str | None) -> dict[str, Any]:
         found = json.loads(text if text is not None else Path(INPUT_FILE).read_text())
     except FileNotFoundError:
         raise ConfigurationError(
-            [f"{INPUT_FILE}: not found in this folder; allowed: the file, or "
-             "--test_input '{\"input\": {…}}'"]
+            [
+                f"{INPUT_FILE}: not found in this folder; allowed: the file, or "
+                "--test_input '{\"input\": {…}}'"
+            ]
         ) from None
     except json.JSONDecodeError as error:
         raise ConfigurationError([f"{source}: is not valid JSON ({error})"]) from None
@@ -40,8 +45,12 @@ def job(text: str | None) -> dict[str, Any]:
     return found
 
 
-async def run(load: Callable[[], Engine], job: dict[str, Any], stream_interval: float) -> int:
-    """Answer one job. Returns the exit status: 0, or 1 for a job that failed."""
+def run(load: Callable[[], "Engine"], job: dict[str, Any], settings: "Settings") -> int:
+    """Load the engine and answer one job. Returns the exit status: 1 for a job that failed."""
+    return asyncio.run(_run(load, job, settings.stream_interval))
+
+
+async def _run(load: Callable[[], "Engine"], job: dict[str, Any], stream_interval: float) -> int:
     messages = Console(stderr=True)
     started = time.monotonic()
     with messages.status("Starting the engine …"):
@@ -55,7 +64,7 @@ async def run(load: Callable[[], Engine], job: dict[str, Any], stream_interval: 
 
 
 async def _answer(
-    engine: Engine, job: dict[str, Any], stream_interval: float, messages: Console
+    engine: "Engine", job: dict[str, Any], stream_interval: float, messages: Console
 ) -> int:
     before = acceptance.read()
     started = first = time.monotonic()
@@ -110,8 +119,3 @@ def _table(figures: acceptance.Acceptance, ttft: float, elapsed: float) -> Table
         " ".join(f"{rate:.0%}" for rate in figures.rate_by_position) or "–",
     )
     return table
-
-
-def main(load: Callable[[], Engine], job: dict[str, Any], stream_interval: float) -> int:
-    """Run one job to its end. Returns the exit status."""
-    return asyncio.run(run(load, job, stream_interval))

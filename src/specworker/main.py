@@ -2,11 +2,10 @@
 
 import argparse
 import logging
-import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
-from specworker import checkpoint, demo_model, speculation
+from specworker import checkpoint, demo_model, local, logs, serverless, speculation
 from specworker.errors import ConfigurationError
 from specworker.settings import Settings
 from specworker.speculation import Speculation
@@ -23,7 +22,12 @@ PROCESS_DEFAULTS = {
     "RUNPOD_SKIP_GPU_CHECK": "true",  # it opens CUDA beside the engine
     "TOKENIZERS_PARALLELISM": "false",
 }
-QUIET = {"VLLM_LOGGING_LEVEL": "WARNING", "TRANSFORMERS_VERBOSITY": "error"}
+#: In a local run the answer is what matters: of vLLM and its libraries, only errors show.
+LOCAL_DEFAULTS = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 def main(environment: MutableMapping[str, str], argv: Sequence[str]) -> int:
@@ -32,83 +36,80 @@ def main(environment: MutableMapping[str, str], argv: Sequence[str]) -> int:
     Every variable that is wrong is reported at once, and before vLLM is imported where
     that can be told without it.
     """
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    options, _ = _parser().parse_known_args(argv)
+    logs.configure()
+    options = _parser().parse_known_args(argv)[0]
     try:
         settings, decided = configure(environment)
-        for name, value in (PROCESS_DEFAULTS | (QUIET if settings.where == "local" else {})).items():
-            environment.setdefault(name, value)
         if settings.where == "serverless":
-            from specworker import serverless
-
-            engine = load(environment, settings, decided)
-            serverless.run(
-                engine,
-                max_concurrency=settings.max_concurrency,
-                stream_interval=settings.stream_interval_ms / 1000,
-            )
+            _set_defaults(environment, PROCESS_DEFAULTS)
+            serverless.run(load(environment, settings, decided), settings)
             return 0
-        from specworker import local
-
+        _set_defaults(environment, PROCESS_DEFAULTS | LOCAL_DEFAULTS)
         job = local.job(options.test_input)
-        return local.main(
-            lambda: load(environment, settings, decided), job, settings.stream_interval_ms / 1000
-        )
+        return local.run(lambda: load(environment, settings, decided), job, settings)
     except ConfigurationError as error:
         logger.error("cannot start:\n%s", "\n".join(f"  {line}" for line in error.problems))
         return 2
 
 
-def configure(environment: MutableMapping[str, str]) -> tuple[Settings, Speculation]:
-    """Settings and what they mean for speculation, all that can be said without vLLM.
+def configure(environment: Mapping[str, str]) -> tuple[Settings, Speculation]:
+    """Settings and what they mean for speculation: all that can be said without vLLM.
 
     Raises:
         ConfigurationError: with one line for every problem.
     """
     settings, problems = Settings.read(environment)
-    known = None
-    for named in (("MODEL_NAME", settings.model_name, None), speculation.draft(settings)):
-        if named is None or named[1] is None:
-            continue
+    if settings.serves_demo and not speculation.is_set(settings):
+        settings = settings.model_copy(update=speculation.DEMO)
+    if settings.serves_demo and settings.where == "serverless":
+        problems.append("MODEL_NAME: is not set; allowed: a hub id or a folder")
+    draft = None
+    try:
+        if settings.model_name:
+            checkpoint.check("MODEL_NAME", settings.model_name)
+    except ConfigurationError as error:
+        problems.extend(error.problems)
+    if named := speculation.draft(settings):
+        draft = checkpoint.Checkpoint(named.name)
         try:
-            found = checkpoint.read(named[0], named[1], named[2])
+            draft = checkpoint.read(named.variable, named.name, named.revision)
         except ConfigurationError as error:
             problems.extend(error.problems)
-            found = checkpoint.Checkpoint(named[1])
-        known = found if named[0] != "MODEL_NAME" else None
-    decided = speculation.resolve(settings, known)
+    decided = speculation.resolve(settings, draft)
     problems.extend(decided.problems)
-    if settings.where == "serverless" and not settings.model_name:
-        problems.append("MODEL_NAME: is not set; allowed: a hub id or a folder")
     if problems:
         raise ConfigurationError(problems)
     return settings, decided
 
 
-def load(environment: MutableMapping[str, str], settings: Settings, decided: Speculation) -> "Engine":
-    """Load the engine; blocks until it can answer."""
-    model = settings.model_name
-    if model is None:
-        model = str(demo_model.prepare())
+def load(environment: Mapping[str, str], settings: Settings, decided: Speculation) -> "Engine":
+    """Load the engine; blocks until the weights are loaded.
+
+    Raises:
+        ConfigurationError: vLLM refuses what is set.
+    """
+    defaults = {}
+    if settings.serves_demo:
+        defaults = {
+            "model": str(demo_model.prepare()),
+            "served_model_name": [demo_model.NAME],
+        }
         logger.info("MODEL_NAME is not set: serving the demo model %s", demo_model.NAME)
     from specworker import engine
 
-    args, notes = engine.arguments(environment, decided.config, model)
+    args, notes = engine.arguments(environment, decided.config, defaults)
     logger.info("%s", decided.line)
     for note in (*decided.notes, *notes):
         logger.warning("%s", note)
     return engine.Engine(args)
 
 
+def _set_defaults(environment: MutableMapping[str, str], defaults: Mapping[str, str]) -> None:
+    for name, value in defaults.items():
+        environment.setdefault(name, value)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="handler.py", allow_abbrev=False)
     parser.add_argument("--test_input", metavar="JSON", help="the job to run, in place of the file")
     return parser
-
-
-def run() -> int:
-    """Run the worker of this process's environment and command line."""
-    import sys
-
-    return main(os.environ, sys.argv[1:])

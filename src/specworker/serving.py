@@ -3,17 +3,19 @@
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specworker import asgi, jobs, sse
-from specworker.engine import Engine
 from specworker.errors import RequestError, job_error
+
+if TYPE_CHECKING:
+    from specworker.engine import Engine
 
 logger = logging.getLogger(__name__)
 
 
 async def outputs(
-    engine: Engine, job_input: Any, stream_interval: float
+    engine: "Engine", job_input: Any, stream_interval: float
 ) -> AsyncGenerator[Any, None]:
     """Answer one job.
 

@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     model_name: str | None = variable(
         None, "The model to serve: a hub id or folder. Unset and local: the demo.", group="Model"
     )
+    vllm_config_file: str | None = variable(
+        None, "A YAML file of vLLM options; may name the model.", group="Model"
+    )
     hf_token: SecretStr | None = variable(
         None, "Hugging Face token for gated models, target and draft.", group="Model"
     )
@@ -174,6 +177,16 @@ class Settings(BaseSettings):
         if self.mode:
             return self.mode
         return "serverless" if self.runpod_webhook_get_job else "local"
+
+    @property
+    def stream_interval(self) -> float:
+        """Seconds of a stream's events sent in one piece."""
+        return self.stream_interval_ms / 1000
+
+    @property
+    def serves_demo(self) -> bool:
+        """Whether nothing names a model, so that the demo model serves."""
+        return self.model_name is None and self.vllm_config_file is None
 
 
 def _means_unset(text: str, field: FieldInfo) -> bool:

@@ -6,7 +6,7 @@ what cannot take effect is named in a note, with the reason.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from specworker.checkpoint import Checkpoint
 from specworker.settings import Settings
@@ -59,6 +59,18 @@ REPLACED = (
 )
 
 
+#: How the demo model speculates where nothing about speculation is set.
+DEMO = {"ngram_prompt_lookup_max": DEFAULT_LOOKUP_MAX}
+
+
+class Draft(NamedTuple):
+    """A draft model that the settings name: the variable that does, and what it says."""
+
+    variable: str
+    name: str
+    revision: str | None
+
+
 @dataclass(frozen=True)
 class Speculation:
     """What was decided, and why.
@@ -85,20 +97,24 @@ class Speculation:
         return f"{head} ({'; '.join(self.reasons)})" if self.reasons else head
 
 
-def draft(settings: Settings) -> tuple[str, str, str | None] | None:
-    """The draft model that the settings name: the variable, the name, the revision."""
+def is_set(settings: Settings) -> bool:
+    """Whether the user set anything about speculation."""
+    return bool(_given(settings, ("speculative_config", *REPLACED)))
+
+
+def draft(settings: Settings) -> Draft | None:
+    """The draft model that the settings name; None where tokens are drafted without one."""
     if settings.speculative_config is not None:
         config = _current_keys(settings.speculative_config)[0]
-        name = config.get("model")
-        named = ("SPECULATIVE_CONFIG", name, config.get("revision"))
+        method, name, revision = (config.get(key) for key in ("method", "model", "revision"))
+        variable = "SPECULATIVE_CONFIG"
     else:
-        name = settings.speculative_model
-        named = ("SPECULATIVE_MODEL", name, settings.speculative_model_revision)
-    method = (settings.speculative_config or {}).get("method", settings.speculative_method)
-    lookup = method in (*LOOKUP_METHODS, "ngram_gpu", "custom_class")
-    if not isinstance(name, str) or lookup or _means_ngram(name):
+        method, name = settings.speculative_method, settings.speculative_model
+        variable, revision = "SPECULATIVE_MODEL", settings.speculative_model_revision
+    without_model = method in (*LOOKUP_METHODS, "ngram_gpu", "custom_class")
+    if not isinstance(name, str) or without_model or _means_ngram(name):
         return None
-    return named
+    return Draft(variable, name, revision)
 
 
 def resolve(settings: Settings, checkpoint: Checkpoint | None) -> Speculation:
@@ -318,8 +334,11 @@ def _from_json(
         if isinstance(low, int | None) and isinstance(high, int | None):
             reasons.extend(_lookup(config, low, high))
     if "num_speculative_tokens" not in config:
-        tokens, reason = _tokens(settings.model_copy(update={"num_speculative_tokens": None}),
-                                 str(config.get("method")), checkpoint)
+        tokens, reason = _tokens(
+            settings.model_copy(update={"num_speculative_tokens": None}),
+            str(config.get("method")),
+            checkpoint,
+        )
         config["num_speculative_tokens"] = tokens
         reasons.append(reason)
     if (limit := config.pop("disable_by_batch_size", None)) is not None:

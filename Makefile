@@ -1,0 +1,29 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format bench
+
+help:  ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Install everything into .venv
+	@builder/setup.sh run
+
+run: setup  ## Run test_input.json through the worker and a real engine
+	@.venv/bin/python handler.py
+
+check:  ## Lint, types and the whole test suite
+	@builder/setup.sh test
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@.venv/bin/pytest
+
+test: check  ## The same as check
+
+format:  ## Format and fix what can be fixed
+	@builder/setup.sh test
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+bench:  ## Measure what the worker costs over the bare engine
+	@builder/setup.sh test
+	@.venv/bin/python bench/overhead.py
