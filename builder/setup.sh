@@ -22,7 +22,7 @@ fi
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 
 files=(builder/requirements-"$device".txt builder/requirements.txt builder/requirements-nodeps.txt)
-[ "$purpose" = test ] && files+=(builder/requirements-dev.txt)
+[ "$purpose" = test ] && files+=(builder/requirements-suffix.txt builder/requirements-dev.txt)
 stamp=.venv/.set-up-for-$purpose
 wanted=$(cat builder/setup.sh pyproject.toml "${files[@]}" | sha256sum)
 [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && exit 0
@@ -54,6 +54,8 @@ pip install --quiet --no-deps --editable .
 if [ "$purpose" = test ]; then
   say "3/3 the tests' tools"
   pip install --quiet -r builder/requirements-dev.txt
+  # Its own dependencies are those of a training set-up; the decoder needs none of them.
+  pip install --quiet --no-deps -r builder/requirements-suffix.txt
 fi
 printf '%s' "$wanted" > "$stamp"
 say "Set up."

@@ -58,14 +58,15 @@ async def _run(load: Callable[[], "Engine"], job: dict[str, Any], stream_interva
         await engine.app()
     messages.print(f"Engine ready after {time.monotonic() - started:.0f} s: {engine.served_name}")
     try:
-        return await _answer(engine, job, stream_interval, messages)
+        return await answer(engine, job, stream_interval, messages)
     finally:
         await engine.aclose()
 
 
-async def _answer(
+async def answer(
     engine: "Engine", job: dict[str, Any], stream_interval: float, messages: Console
 ) -> int:
+    """Print the answer to stdout as it comes, figures to `messages`. Returns the exit status."""
     before = acceptance.read()
     started = first = time.monotonic()
     status, pieces = 0, 0

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
-from specworker import checkpoint, demo_model, local, logs, serverless, speculation
+from specworker import checkpoint, demo_model, draft_alias, local, logs, serverless, speculation
 from specworker.errors import ConfigurationError
 from specworker.settings import Settings
 from specworker.speculation import Speculation
@@ -97,7 +97,8 @@ def load(environment: Mapping[str, str], settings: Settings, decided: Speculatio
         logger.info("MODEL_NAME is not set: serving the demo model %s", demo_model.NAME)
     from specworker import engine
 
-    args, notes = engine.arguments(environment, decided.config, defaults)
+    config = decided.config and draft_alias.apply(decided.config)
+    args, notes = engine.arguments(environment, config, defaults)
     logger.info("%s", decided.line)
     for note in (*decided.notes, *notes):
         logger.warning("%s", note)

@@ -1,0 +1,284 @@
+"""What the worker costs over the engine it holds.
+
+Tokens per second of concurrent streams of a tiny random model, whose own cost is next to
+nothing, three ways:
+
+  bare     AsyncLLM.generate, in this process
+  worker   a job through the worker's handler, in this process
+  serve    `vllm serve`, over loopback HTTP
+
+The three take turns within each round, the one that waits is stopped (SIGSTOP), and
+ratios are medians over the rounds. Absolute figures are those of this machine.
+
+Usage: python bench/overhead.py [--rounds N] [--streams 1,8,32] [--tokens N] [--json]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import aiohttp
+import psutil
+import uvloop
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from builder import tiny
+from specworker import main, serving
+from specworker.engine import Engine
+from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
+
+PROMPT = "w1 w2 w3 w4 w5 w6 w7 w8"
+NAME = "tiny"
+OPTIONS = {
+    "OPENAI_SERVED_MODEL_NAME_OVERRIDE": NAME,
+    "DTYPE": "float32",
+    "MAX_MODEL_LEN": "1024",
+    "MAX_NUM_SEQS": "64",
+    "KV_CACHE_MEMORY_BYTES": str(256 * 1024**2),
+}
+
+#: Streams `tokens` tokens once.
+Stream = Callable[[int], Awaitable[None]]
+
+
+def load(model: Path) -> Engine:
+    environment = OPTIONS | {"MODEL_NAME": str(model)}
+    return main.load(environment, *main.configure(environment))
+
+
+def bare_stream(engine: Engine) -> Stream:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    numbers = iter(range(10**9))
+
+    async def stream(tokens: int) -> None:
+        parameters = SamplingParams(
+            max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA
+        )
+        produced = 0
+        async for output in engine.client.generate(PROMPT, parameters, f"bare-{next(numbers)}"):
+            produced += len(output.outputs[0].token_ids)
+        assert produced == tokens
+
+    return stream
+
+
+def body(tokens: int) -> dict[str, object]:
+    return {
+        "model": NAME,
+        "prompt": PROMPT,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+
+def worker_stream(engine: Engine) -> Stream:
+    async def stream(tokens: int) -> None:
+        job = {"openai_route": "/v1/completions", "openai_input": body(tokens)}
+        last = ""
+        async for output in serving.outputs(engine, job, 0.05):
+            last = output
+        assert last.endswith("data: [DONE]\n\n"), last
+
+    return stream
+
+
+def serve_stream(session: aiohttp.ClientSession, url: str) -> Stream:
+    async def stream(tokens: int) -> None:
+        last = b""
+        async with session.post(f"{url}/v1/completions", json=body(tokens)) as response:
+            assert response.status == 200
+            async for piece in response.content.iter_any():
+                last = piece
+        assert last.endswith(b"data: [DONE]\n\n"), last
+
+    return stream
+
+
+async def tokens_per_second(stream: Stream, streams: int, tokens: int) -> float:
+    started = time.perf_counter()
+    await asyncio.gather(*(stream(tokens) for _ in range(streams)))
+    return streams * tokens / (time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def vllm_serve(model: Path, log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = {
+        "--served-model-name": NAME,
+        "--dtype": OPTIONS["DTYPE"],
+        "--max-model-len": OPTIONS["MAX_MODEL_LEN"],
+        "--max-num-seqs": OPTIONS["MAX_NUM_SEQS"],
+        "--kv-cache-memory-bytes": OPTIONS["KV_CACHE_MEMORY_BYTES"],
+        "--host": "127.0.0.1",
+        "--port": str(port),
+    }
+    command = [str(Path(sys.executable).parent / "vllm"), "serve", str(model), "--enforce-eager"]
+    command += ["--disable-uvicorn-access-log", *(word for pair in flags.items() for word in pair)]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield f"http://127.0.0.1:{port}", server
+    finally:
+        os.killpg(server.pid, signal.SIGCONT)
+        os.killpg(server.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+async def answers(
+    session: aiohttp.ClientSession, url: str, server: subprocess.Popen[bytes]
+) -> None:
+    while True:
+        if server.poll() is not None:
+            raise RuntimeError("vllm serve ended before it answered")
+        with contextlib.suppress(aiohttp.ClientError):
+            async with session.get(f"{url}/health") as response:
+                if response.status == 200:
+                    return
+        await asyncio.sleep(0.5)
+
+
+@contextlib.contextmanager
+def stopped(processes: list[psutil.Process]) -> Iterator[None]:
+    """Keep `processes` from running meanwhile: a waiting engine polls."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+async def measure(
+    options: argparse.Namespace, messages: Console
+) -> AsyncIterator[tuple[int, str, float]]:
+    """Yield (streams, way, tokens/s) of every round."""
+    with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
+        model = tiny.write(Path(work) / "model")
+        messages.print("Starting two engines, one after the other …")
+        url, server = stack.enter_context(vllm_serve(model, Path(work) / "serve.log"))
+        # One connection a stream, no limit: what is measured is not the client.
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            await answers(session, url, server)
+            with stopped(tree(server.pid)):
+                engine = load(model)
+                await engine.app()
+            ours = psutil.Process().children(recursive=True)
+            ours = [process for process in ours if process not in tree(server.pid)]
+            ways = {
+                "bare": (bare_stream(engine), tree(server.pid)),
+                "worker": (worker_stream(engine), tree(server.pid)),
+                "serve": (serve_stream(session, url), ours),
+            }
+            for streams in options.streams:
+                rounds = range(-1, options.rounds)  # one to warm up
+                for number in track(rounds, f"{streams} streams", console=messages):
+                    # The order turns, so that no way always follows the same other one.
+                    names = list(ways)[number % 3 :] + list(ways)[: number % 3]
+                    for name in names:
+                        stream, waiting = ways[name]
+                        with stopped(waiting):
+                            rate = await tokens_per_second(stream, streams, options.tokens)
+                        if number >= 0:
+                            yield streams, name, rate
+            await engine.aclose()
+
+
+async def resident(model: Path, *, through_worker: bool) -> int:
+    """Bytes that this process holds after it has served a few streams."""
+    engine = load(model)
+    stream = worker_stream(engine) if through_worker else bare_stream(engine)
+    for _ in range(5):
+        await asyncio.gather(*(stream(64) for _ in range(8)))
+    held: int = psutil.Process().memory_info().rss
+    await engine.aclose()
+    return held
+
+
+def resident_in_child(way: str) -> int:
+    """The same, in a process of its own."""
+    command = [sys.executable, __file__, "--resident", way]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return int(done.stdout.split()[-1])
+
+
+def report(rates: dict[int, dict[str, list[float]]], held: dict[str, int]) -> Table:
+    table = Table(title="tokens/s, medians; ratios are medians over rounds")
+    for column in ("streams", "bare", "worker", "serve", "worker/bare", "worker/serve"):
+        table.add_column(column, justify="right")
+    for streams, ways in rates.items():
+        medians = [f"{statistics.median(ways[way]):.0f}" for way in ("bare", "worker", "serve")]
+        table.add_row(str(streams), *medians, ratio(ways, "bare"), ratio(ways, "serve"))
+    extra = (held["worker"] - held["bare"]) / 1024**2
+    table.caption = f"resident memory over the bare engine client: {extra:.0f} MB"
+    return table
+
+
+def ratio(ways: dict[str, list[float]], other: str) -> str:
+    ratios = [ours / theirs for ours, theirs in zip(ways["worker"], ways[other], strict=True)]
+    return f"{statistics.median(ratios):.3f} ({min(ratios):.2f}–{max(ratios):.2f})"
+
+
+async def compare(options: argparse.Namespace) -> None:
+    messages = Console(stderr=True)
+    rates: dict[int, dict[str, list[float]]] = {}
+    async for streams, way, rate in measure(options, messages):
+        rates.setdefault(streams, {}).setdefault(way, []).append(rate)
+    messages.print("Measuring memory …")
+    held = {way: resident_in_child(way) for way in ("bare", "worker")}
+    if options.json:
+        print(json.dumps({"tokens_per_second": rates, "resident_bytes": held}, indent=2))
+    else:
+        Console().print(report(rates, held))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of each stream")
+    parser.add_argument(
+        "--streams", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32]
+    )
+    parser.add_argument("--json", action="store_true", help="every figure as JSON")
+    parser.add_argument("--resident", choices=("bare", "worker"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    for variable, value in (PROCESS_DEFAULTS | LOCAL_DEFAULTS).items():
+        os.environ.setdefault(variable, value)
+    arguments = parse()
+    if arguments.resident:
+        with tempfile.TemporaryDirectory() as folder:
+            through = arguments.resident == "worker"
+            print(uvloop.run(resident(tiny.write(Path(folder)), through_worker=through)))
+    else:
+        uvloop.run(compare(arguments))
