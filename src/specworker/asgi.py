@@ -8,14 +8,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote
 
-import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream
 from starlette.types import ASGIApp, Message, Scope
 
 #: Pieces of a body that may wait for a slow reader before the application waits too.
-QUEUED_PIECES = 256
+#: Few, so that vLLM joins the tokens of a slow stream instead of sending each on its own.
+QUEUED_PIECES = 4
 #: Seconds that an application has to notice that its caller has gone.
 LEAVE_SECONDS = 5.0
 
@@ -23,11 +22,11 @@ LEAVE_SECONDS = 5.0
 class Response:
     """The answer of an application: status, headers, and a body that arrives in pieces."""
 
-    def __init__(self, pieces: MemoryObjectReceiveStream[bytes]) -> None:
+    def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.complete = False
-        self._pieces = pieces
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED_PIECES)
 
     async def piece(self) -> bytes | None:
         """The next piece of the body as the application sent it; None after the last.
@@ -37,12 +36,12 @@ class Response:
         Raises:
             ConnectionError: the application stopped before the body was whole.
         """
-        try:
-            return await self._pieces.receive()
-        except anyio.EndOfStream:
-            if self.complete:
-                return None
-            raise ConnectionError("the answer ended before it was whole") from None
+        piece = await self._pieces.get()
+        if piece is None:
+            self._pieces.put_nowait(None)  # for whoever asks again
+            if not self.complete:
+                raise ConnectionError("the answer ended before it was whole")
+        return piece
 
     async def read(self) -> bytes:
         """The whole body."""
@@ -71,8 +70,7 @@ async def request(
         Exception: what the application itself raised before it answered.
     """
     content = b"" if body is None else json.dumps(body).encode()
-    writer, reader = anyio.create_memory_object_stream[bytes](QUEUED_PIECES)
-    response = Response(reader)
+    response = Response()
     incoming: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
     started = asyncio.Event()
     left = asyncio.Event()
@@ -84,6 +82,8 @@ async def request(
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
+        if left.is_set():
+            raise ConnectionResetError("the caller has gone")
         if message["type"] == "http.response.start":
             response.status = message["status"]
             response.headers = {
@@ -92,21 +92,19 @@ async def request(
             }
             started.set()
             return
-        try:
-            if piece := message.get("body"):
-                await writer.send(piece)
-        except anyio.BrokenResourceError:
-            raise ConnectionResetError("the caller has gone") from None
+        if piece := message.get("body"):
+            await response._pieces.put(piece)
         if not message.get("more_body"):
             response.complete = True
-            writer.close()
+            await response._pieces.put(None)
 
     async def run() -> None:
         try:
             await app(_scope(method, path, content, is_json=body is not None), receive, send)
         finally:
             started.set()
-            writer.close()
+            if not (response.complete or left.is_set()):
+                await response._pieces.put(None)
 
     call = asyncio.create_task(run())
     try:
@@ -117,7 +115,8 @@ async def request(
         yield response
     finally:
         left.set()
-        reader.close()
+        while not response._pieces.empty():  # an application that waits for room goes on
+            response._pieces.get_nowait()
         await _ended(call)
 
 
@@ -131,7 +130,7 @@ async def _ended(call: asyncio.Task[None]) -> None:
 
 
 def _scope(method: str, path: str, content: bytes, *, is_json: bool) -> Scope:
-    url = urlsplit(path)
+    place, _, query = path.partition("?")
     headers = [(b"host", b"specworker"), (b"content-length", str(len(content)).encode())]
     if is_json:
         headers.append((b"content-type", b"application/json"))
@@ -141,9 +140,9 @@ def _scope(method: str, path: str, content: bytes, *, is_json: bool) -> Scope:
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": url.path,
-        "raw_path": quote(url.path).encode(),
-        "query_string": url.query.encode(),
+        "path": unquote(place),
+        "raw_path": quote(place, safe="/%").encode(),
+        "query_string": query.encode(),
         "root_path": "",
         "headers": headers,
         "client": ("127.0.0.1", 0),

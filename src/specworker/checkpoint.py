@@ -1,6 +1,5 @@
 """What a model folder or hub repository holds, read from its `config.json` alone."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specworker.errors import ConfigurationError
+from specworker.values import parse_json_object
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Checkpoint:
         """The K that the checkpoint was made for, where it declares one."""
         if self.config is None:
             return None
-        proposals = self.config.get("speculators_config", {}).get("proposal_methods") or [{}]
+        speculators = self.config.get("speculators_config") or {}
+        proposals = speculators.get("proposal_methods") or [{}]
         declared = (
             proposals[0].get("speculative_tokens"),
             self.config.get("n_predict"),
@@ -50,7 +51,7 @@ def check(variable: str, name: str) -> None:
     Raises:
         ConfigurationError: `name`, which `variable` gave, is such a path.
     """
-    if is_path(name) and not Path(name).expanduser().exists():
+    if is_path(name) and not _place(name).exists():
         raise ConfigurationError(
             [f"{variable}={name}: there is no such folder; allowed: a hub id or an existing folder"]
         )
@@ -64,20 +65,25 @@ def read(variable: str, name: str, revision: str | None = None) -> Checkpoint:
 
     Raises:
         ConfigurationError: `name` is a path and no folder stands there, or its
-            `config.json` is not JSON.
+            `config.json` is no JSON object.
     """
     check(variable, name)
-    folder = Path(name).expanduser()
+    folder = _place(name)
     file = folder / "config.json" if folder.is_dir() else _from_hub(name, revision)
     if file is None or not file.is_file():
         return Checkpoint(name)
     try:
-        config = json.loads(file.read_text())
+        config = parse_json_object(file.read_text())
     except ValueError as error:
-        raise ConfigurationError(
-            [f"{variable}={name}: its config.json is not valid JSON ({error})"]
-        ) from None
+        raise ConfigurationError([f"{variable}={name}: its config.json {error}"]) from None
     return Checkpoint(name, config, _tensor_names(file.parent))
+
+
+def _place(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # `~` of a user that there is not
+        return Path(name)
 
 
 def _from_hub(name: str, revision: str | None) -> Path | None:

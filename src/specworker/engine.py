@@ -129,8 +129,13 @@ class Engine:
     async def aclose(self) -> None:
         """Stop the application, then the engine's processes."""
         await self._closing.aclose()
-        gc.unfreeze()  # vLLM froze the heap for as long as its application runs
         self.close()
+        # vLLM froze the heap while its application ran; what it held goes now, not in the
+        # interpreter's last moments, when half of what its destructors call is gone.
+        self._app = None
+        del self.client
+        gc.unfreeze()
+        gc.collect()
 
     def close(self) -> None:
         """Stop the engine's processes."""

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from vllm.engine.arg_utils import union_dict_and_str
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from yaml import YAMLError
@@ -168,7 +169,7 @@ def read(
         if not problems:
             return known.parse_args(arguments), notes
     except _REFUSALS as error:
-        problems.append(f"VLLM_EXTRA_ARGS={shown(extra)}: {error}")
+        problems.append(f"VLLM_EXTRA_ARGS: {shown(str(error), 400)}")  # its text may hold secrets
     raise ConfigurationError(problems)
 
 
@@ -198,6 +199,8 @@ def _words(action: argparse.Action, text: str) -> list[str]:
         return [flag] if parse_boolean(text) else []
     if action.nargs == "+":
         return [flag, *_items(text)]
+    if action.type is union_dict_and_str and text.startswith("{"):
+        json.loads(text)  # vLLM takes an object without its closing brace for a plain text
     return [f"{flag}={plain_integer(text)}"]
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 LAYER = re.compile(r"^(model\.layers\.)(\d+)(\..*)$")
 
+#: Files of a target that its draft does not share.
+REPLACED = ("config.json", "model.safetensors.index.json")
+
 
 def cut(target: Path, layers: Sequence[int], draft: Path) -> Path:
     """Write a model to `draft` that keeps only `layers` of the one in `target`.
@@ -18,11 +21,11 @@ def cut(target: Path, layers: Sequence[int], draft: Path) -> Path:
 
     Args:
         target: a folder with config.json and safetensors.
-        layers: the layers to keep, in order, each below the target's number of layers.
+        layers: the layers to keep, in order, each once.
         draft: the folder to write.
 
     Raises:
-        ValueError: a layer that the target does not have.
+        ValueError: a layer that the target does not have, or that is given twice.
     """
     from safetensors.torch import load_file, save_file
 
@@ -31,6 +34,8 @@ def cut(target: Path, layers: Sequence[int], draft: Path) -> Path:
     if not layers or not all(0 <= layer < depth for layer in layers):
         raise ValueError(f"layers {list(layers)} are not all among the target's {depth}")
     place = {layer: position for position, layer in enumerate(layers)}
+    if len(place) < len(layers):
+        raise ValueError(f"layers {list(layers)} are not all different")
     kept: dict[str, Any] = {}
     for file in sorted(target.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
@@ -41,8 +46,10 @@ def cut(target: Path, layers: Sequence[int], draft: Path) -> Path:
     draft.mkdir(parents=True, exist_ok=True)
     save_file(kept, draft / "model.safetensors", metadata={"format": "pt"})
     config["num_hidden_layers"] = len(layers)
+    if kinds := config.get("layer_types"):
+        config["layer_types"] = [kinds[layer] for layer in layers]
     (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for extra in target.iterdir():
-        if extra.is_file() and extra.name != "config.json" and extra.suffix != ".safetensors":
+        if extra.is_file() and extra.name not in REPLACED and extra.suffix != ".safetensors":
             shutil.copy(extra, draft)
     return draft

@@ -58,8 +58,8 @@ async def grouped(events: Events, seconds: float) -> AsyncGenerator[str, None]:
                         break
                     group.append(event)
                     size += len(event)
-        except TimeoutError:
-            pass
+        except (TimeoutError, ConnectionError):
+            pass  # a stream that broke says so again when it is asked for its next event
         due = loop.time() + seconds
         yield "".join(group)
         if ended:

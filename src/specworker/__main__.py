@@ -1,0 +1,59 @@
+"""The command line: `python -m specworker <command>`.
+
+Each command imports what it needs when it runs, so that help and the small commands start at
+once.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status."""
+    options = _parser().parse_args(argv)
+    status: int = options.run(options)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specworker", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    _add_platform(commands)
+    return parser
+
+
+def _add_platform(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "platform",
+        help="rehearse an endpoint on this machine: queue, OpenAI front, worker",
+        description="Play Runpod's platform on loopback and run a worker under it, with the "
+        "Runpod SDK's real loop between them. Ctrl-C stops the worker as the platform would.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port of the platform (a free one)"
+    )
+    worker = parser.add_mutually_exclusive_group()
+    worker.add_argument(
+        "--no-worker",
+        action="store_true",
+        help="start no worker; print the variables that one needs",
+    )
+    worker.add_argument(
+        "worker", nargs="*", default=[], help="its command, after '--' (python handler.py)"
+    )
+    parser.set_defaults(run=_platform)
+
+
+def _platform(options: argparse.Namespace) -> int:
+    from specworker import rehearsal_run
+
+    return rehearsal_run.run(
+        os.environ, options.port, None if options.no_worker else options.worker
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
