@@ -154,7 +154,8 @@ async def answers(
 ) -> None:
     while True:
         if server.poll() is not None:
-            raise RuntimeError(f"vllm serve ended before it answered:\n{log.read_text()[-4000:]}")
+            said = await asyncio.to_thread(log.read_text)
+            raise RuntimeError(f"vllm serve ended before it answered:\n{said[-4000:]}")
         with contextlib.suppress(aiohttp.ClientError):
             async with session.get(f"{url}/health") as response:
                 if response.status == 200:

@@ -32,7 +32,7 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specworker import engine_flags, speculation
+from specworker import drafting, engine_flags, speculation
 from specworker.checkpoint import Checkpoint
 from specworker.inside_vllm import corrections
 from specworker.inside_vllm.corrections import CORRECTED_VERSION, CORRECTIONS, Correction
@@ -169,13 +169,13 @@ def test_a_key_that_is_translated_is_none(key: str) -> None:
 
 
 def test_suffix_drafts_as_deep_as_vllms_tree() -> None:
-    assert SpeculativeConfig.suffix_decoding_max_tree_depth == speculation.DEFAULT_SUFFIX_TOKENS
+    assert SpeculativeConfig.suffix_decoding_max_tree_depth == drafting.DEFAULT_SUFFIX_TOKENS
 
 
 def test_a_schedule_means_to_vllm_what_it_says() -> None:
-    lookup = build_dynamic_sd_schedule_lookup(speculation.schedule(8, 5), 12, 5)
+    lookup = build_dynamic_sd_schedule_lookup(drafting.schedule(8, 5), 12, 5)
     assert lookup[1:] == [5] * 8 + [0] * 4
-    beyond = build_dynamic_sd_schedule_lookup(speculation.schedule(100, 5), 12, 5)
+    beyond = build_dynamic_sd_schedule_lookup(drafting.schedule(100, 5), 12, 5)
     assert beyond[1:] == [5] * 12
 
 

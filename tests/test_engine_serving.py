@@ -21,11 +21,12 @@ ENDLESS = {"max_tokens": 900, "ignore_eos": True, "temperature": 0}
 
 def running() -> float:
     """Requests in the engine's batch, by its own gauge."""
-    return sum(
+    gauges = (
         metric.value
         for metric in get_metrics_snapshot()
         if isinstance(metric, Gauge) and metric.name == "vllm:num_requests_running"
     )
+    return float(sum(gauges))
 
 
 async def becomes(count: int, within: float) -> bool:
@@ -46,8 +47,8 @@ def error_of(output: Any) -> dict[str, Any]:
 async def test_a_stream_is_whole_events_and_joins_to_the_text_without_streaming(
     engine: Engine,
 ) -> None:
-    body = {"prompt": REPEATED, "max_tokens": 48, "temperature": 0, "ignore_eos": True}
-    whole = await complete(engine, **body)
+    body = {"max_tokens": 48, "temperature": 0, "ignore_eos": True}
+    whole = await complete(engine, REPEATED, **body)
     pieces = await outputs(engine, {"prompt": REPEATED, "stream": True, "sampling_params": body})
     assert len(pieces) > 1
     assert all(piece.endswith("\n\n") for piece in pieces)

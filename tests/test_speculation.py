@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from specworker import speculation
+from specworker import drafting, speculation
 from specworker.checkpoint import Checkpoint
+from specworker.drafting import ANY_BATCH_SIZE
 from specworker.settings import Settings
-from specworker.speculation import ANY_BATCH_SIZE, Draft, Speculation
+from specworker.speculation import Draft, Speculation
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 12}
 PLAIN = Checkpoint("org/plain", LLAMA)
@@ -219,7 +220,7 @@ SPECULATORS = {
     ],
 )
 def test_a_draft_is_used_as_what_it_is(name: str, config: Mapping[str, Any], method: str) -> None:
-    found, reason = speculation.method_of(Checkpoint(name, config))
+    found, reason = drafting.method_of(Checkpoint(name, config))
     assert found == method
     assert method in reason
 
@@ -238,7 +239,7 @@ def test_a_bare_eagle_head_is_known_by_its_weights_before_its_name(
     name: str, tensors: set[str], method: str
 ) -> None:
     config = LLAMA | {"num_hidden_layers": 1}
-    found, _ = speculation.method_of(Checkpoint(name, config, frozenset(tensors)))
+    found, _ = drafting.method_of(Checkpoint(name, config, frozenset(tensors)))
     assert found == method
 
 
@@ -255,7 +256,7 @@ def test_a_bare_eagle_head_is_known_by_its_weights_before_its_name(
     ],
 )
 def test_the_name_decides_only_where_the_config_cannot_be_read(name: str, method: str) -> None:
-    found, reason = speculation.method_of(Checkpoint(name))
+    found, reason = drafting.method_of(Checkpoint(name))
     assert found == method
     assert "could not be read" in reason
 
@@ -368,7 +369,7 @@ def test_an_mlp_speculator_is_refused_by_name() -> None:
 
 
 def test_a_schedule_covers_every_batch_size_from_one_without_a_gap() -> None:
-    assert speculation.schedule(8, 5) == [[1, 8, 5], [9, ANY_BATCH_SIZE, 0]]
+    assert drafting.schedule(8, 5) == [[1, 8, 5], [9, ANY_BATCH_SIZE, 0]]
 
 
 @pytest.mark.parametrize(
@@ -428,7 +429,7 @@ def test_the_thresholds_of_a_rule_that_is_not_in_use_are_noted() -> None:
 )
 def test_a_variable_without_any_effect_is_noted_with_the_reason(name: str, text: str) -> None:
     (note,) = resolve(**{name: text}).notes
-    assert note.startswith(f"{name} has no effect: ")
+    assert note.startswith(f"{name}: no effect, ")
 
 
 # The whole config as JSON.
@@ -602,3 +603,30 @@ def test_the_demo_speculates_by_lookup() -> None:
     assert decided.config is not None
     assert decided.config["method"] == "ngram"
     assert decided.notes == ()
+
+
+@pytest.mark.parametrize("config", ["{}", '{"num_speculative_tokens": 3}', '{"model": ""}'])
+def test_a_whole_config_that_says_nothing_about_how_to_draft_is_refused(config: str) -> None:
+    decided = resolve(SPECULATIVE_CONFIG=config)
+    (problem,) = decided.problems
+    assert problem.startswith("SPECULATIVE_CONFIG=")
+    assert "names neither a method nor a model" in problem
+
+
+def test_a_method_of_null_is_inferred_like_one_that_is_missing() -> None:
+    decided = resolve(SPECULATIVE_CONFIG='{"method": null, "prompt_lookup_max": 4}')
+    assert decided.config is not None
+    assert decided.config["method"] == "ngram"
+
+
+@pytest.mark.parametrize("limit", ['"8"', "0", "-1", "[]"])
+def test_a_batch_size_that_is_no_count_is_refused(limit: str) -> None:
+    config = f'{{"method": "ngram", "disable_by_batch_size": {limit}}}'
+    (problem,) = resolve(SPECULATIVE_CONFIG=config).problems
+    assert "disable_by_batch_size" in problem
+
+
+@pytest.mark.parametrize("method", ["draft_model", "mtp", "eagle"])
+def test_prompt_lookup_as_the_draft_of_another_method_is_refused(method: str) -> None:
+    decided = resolve(SPECULATIVE_METHOD=method, SPECULATIVE_MODEL="[ngram]")
+    assert any("means prompt lookup" in problem for problem in decided.problems)

@@ -1,6 +1,5 @@
 """What a model folder or hub repository holds, read from its `config.json` alone."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,7 @@ class Checkpoint:
 
 def is_path(name: str) -> bool:
     """Whether a model's name can only mean a place in the file system."""
-    return name.startswith(("/", "./", "../", "~"))
+    return name.startswith(("/", "./", "../"))
 
 
 def check(variable: str, name: str) -> None:
@@ -51,13 +50,19 @@ def check(variable: str, name: str) -> None:
     Raises:
         ConfigurationError: `name`, which `variable` gave, is such a path.
     """
-    if is_path(name) and not _place(name).exists():
+    if name.startswith("~"):
+        raise ConfigurationError(
+            [f"{variable}={name}: nothing expands ~ here; allowed: a hub id or a whole path"]
+        )
+    if is_path(name) and not Path(name).exists():
         raise ConfigurationError(
             [f"{variable}={name}: there is no such folder; allowed: a hub id or an existing folder"]
         )
 
 
-def read(variable: str, name: str, revision: str | None = None) -> Checkpoint:
+def read(
+    variable: str, name: str, revision: str | None = None, token: str | None = None
+) -> Checkpoint:
     """Read what can be read of the model `name`, which `variable` gave.
 
     A hub repository that cannot be reached is no error here: vLLM reports it when it
@@ -68,8 +73,8 @@ def read(variable: str, name: str, revision: str | None = None) -> Checkpoint:
             `config.json` is no JSON object.
     """
     check(variable, name)
-    folder = _place(name)
-    file = folder / "config.json" if folder.is_dir() else _from_hub(name, revision)
+    folder = Path(name)
+    file = folder / "config.json" if folder.is_dir() else _from_hub(name, revision, token)
     if file is None or not file.is_file():
         return Checkpoint(name)
     try:
@@ -79,22 +84,11 @@ def read(variable: str, name: str, revision: str | None = None) -> Checkpoint:
     return Checkpoint(name, config, _tensor_names(file.parent))
 
 
-def _place(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # `~` of a user that there is not
-        return Path(name)
-
-
-def _from_hub(name: str, revision: str | None) -> Path | None:
+def _from_hub(name: str, revision: str | None, token: str | None) -> Path | None:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(
-            hf_hub_download(
-                name, "config.json", revision=revision, token=os.environ.get("HF_TOKEN")
-            )
-        )
+        return Path(hf_hub_download(name, "config.json", revision=revision, token=token))
     except (OSError, ValueError):  # every error of the hub's client is one of these
         return None
 

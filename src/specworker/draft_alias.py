@@ -26,7 +26,7 @@ def apply(config: Mapping[str, Any]) -> dict[str, Any]:
     misleads = isinstance(model, str) and any(word in model.lower() for word in MISLEADING)
     if not misleads or method in (None, "ngram", "suffix", "custom_class", *KEPT):
         return dict(config)
-    folder = Path(str(model)).expanduser()
+    folder = Path(str(model))
     if not folder.is_dir():
         logger.warning(
             "SPECULATIVE_MODEL=%s: vLLM takes this name for another method than %s; "

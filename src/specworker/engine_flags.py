@@ -157,8 +157,7 @@ def read(
             continue
         action = by_name.get(variable) or by_name[_env_name(ALIASES[variable])]
         try:
-            words = _words(action, text)
-            known.parse_args(words)
+            words = _accepted_words(known, action, text.strip())
         except _REFUSALS as error:
             problems.append(_problem(variable, text, action, str(error)))
         else:
@@ -166,8 +165,11 @@ def read(
     extra = environment.get("VLLM_EXTRA_ARGS", "")
     try:
         arguments += [] if is_unset(extra) else shlex.split(extra)
+        args = known.parse_args(arguments)
+        if args.model_tag is not None:
+            raise ValueError("a word that belongs to no option")
         if not problems:
-            return known.parse_args(arguments), notes
+            return args, notes
     except _REFUSALS as error:
         problems.append(f"VLLM_EXTRA_ARGS: {shown(str(error), 400)}")  # its text may hold secrets
     raise ConfigurationError(problems)
@@ -187,9 +189,24 @@ def _set_variables(
     ]
 
 
+def _accepted_words(known: FlexibleArgumentParser, action: argparse.Action, text: str) -> list[str]:
+    """A variable's text as command-line words that the parser accepts.
+
+    A number that a console wrote with an exponent is tried in plain digits as well.
+    """
+    words = _words(action, text)
+    try:
+        known.parse_args(words)
+    except _REFUSALS:
+        if (plain := plain_integer(text)) == text:
+            raise
+        words = _words(action, plain)
+        known.parse_args(words)
+    return words
+
+
 def _words(action: argparse.Action, text: str) -> list[str]:
     """A variable's text as command-line words."""
-    text = text.strip()
     flag = action.option_strings[0]
     if flag == "--config":  # vLLM finds the file only as a word of its own
         return [flag, text]
@@ -201,7 +218,7 @@ def _words(action: argparse.Action, text: str) -> list[str]:
         return [flag, *_items(text)]
     if action.type is union_dict_and_str and text.startswith("{"):
         json.loads(text)  # vLLM takes an object without its closing brace for a plain text
-    return [f"{flag}={plain_integer(text)}"]
+    return [f"{flag}={text}"]
 
 
 def _items(text: str) -> list[str]:

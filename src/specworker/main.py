@@ -9,6 +9,7 @@ from specworker import checkpoint, demo_model, draft_alias, local, logs, serverl
 from specworker.errors import ConfigurationError
 from specworker.settings import Settings
 from specworker.speculation import Speculation
+from specworker.values import is_unset
 
 if TYPE_CHECKING:
     from specworker.engine import Engine
@@ -37,6 +38,8 @@ def main(environment: MutableMapping[str, str], argv: Sequence[str]) -> int:
     that can be told without it.
     """
     logs.configure()
+    if is_unset(environment.get("HF_TOKEN", "")):  # else the hub gets the word None as a token
+        environment.pop("HF_TOKEN", None)
     options = _parser().parse_known_args(argv)[0]
     try:
         settings, decided = configure(environment)
@@ -72,7 +75,8 @@ def configure(environment: Mapping[str, str]) -> tuple[Settings, Speculation]:
     if named := speculation.draft(settings):
         draft = checkpoint.Checkpoint(named.name)
         try:
-            draft = checkpoint.read(named.variable, named.name, named.revision)
+            token = settings.hf_token.get_secret_value() if settings.hf_token else None
+            draft = checkpoint.read(*named, token)
         except ConfigurationError as error:
             problems.extend(error.problems)
     decided = speculation.resolve(settings, draft)

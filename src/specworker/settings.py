@@ -6,7 +6,7 @@ vLLM's own options are not here: `engine_flags` takes them from vLLM's parser.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, JsonValue, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -39,7 +39,7 @@ def variable(
     default: Any, text: str, *, group: Group, zero_is_unset: bool = False, **bounds: Any
 ) -> Any:
     """Declare one variable: default, one line of help, group, and pydantic's bounds."""
-    extra = {"group": group, "zero_is_unset": zero_is_unset}
+    extra: dict[str, JsonValue] = {"group": group, "zero_is_unset": zero_is_unset}
     return Field(default, description=text, json_schema_extra=extra, **bounds)
 
 
@@ -72,7 +72,7 @@ class Settings(BaseSettings):
         None, "Longest n-gram to look up in the prompt and output.", ge=1
     )
     speculative_disable_by_batch_size: Integer | None = speculative(
-        None, "Draft for up to this many running requests, and not above.", ge=1
+        None, "Draft for up to this many running requests, and not above.", ge=1, le=1_000_000
     )
     speculative_draft_tensor_parallel_size: Integer | None = speculative(
         None, "Tensor parallelism of the draft: 1 or the target's.", ge=1
@@ -165,11 +165,12 @@ class Settings(BaseSettings):
             if not _means_unset(text := environment.get(name.upper(), "").strip(), field)
         }
         try:
-            return cls(**given), []
+            return cls.model_validate(given), []
         except ValidationError as invalid:
             wrong = {str(error["loc"][0]): error["msg"] for error in invalid.errors()}
         problems = [_problem(name, given[name], message) for name, message in wrong.items()]
-        return cls(**{name: text for name, text in given.items() if name not in wrong}), problems
+        right = {name: text for name, text in given.items() if name not in wrong}
+        return cls.model_validate(right), problems
 
     @property
     def where(self) -> Mode:

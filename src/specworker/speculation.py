@@ -5,22 +5,17 @@ result is in the words of the pinned vLLM. Nothing that was set is dropped in si
 what cannot take effect is named in a note, with the reason.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from specworker import drafting
 from specworker.checkpoint import Checkpoint
 from specworker.settings import Settings
+from specworker.values import shown
 
-#: Methods that draft from the text alone, without a model.
-LOOKUP_METHODS = ("ngram", "suffix")
-DEFAULT_TOKENS = 3
-#: vLLM's own default for suffix decoding: the depth of its tree.
-DEFAULT_SUFFIX_TOKENS = 24
-DEFAULT_LOOKUP_MIN, DEFAULT_LOOKUP_MAX = 2, 4
 #: Windows and drafts beyond this cost a lookup method more time than they save.
 SENSIBLE_LOOKUP = 16
-#: Upper end of the last range of a batch-size schedule: vLLM cuts it to its own maximum.
-ANY_BATCH_SIZE = 2**31 - 1
 
 #: Keys that older workers and vLLM versions took inside SPECULATIVE_CONFIG.
 RENAMED_KEYS = {
@@ -58,9 +53,8 @@ REPLACED = (
     *DRAFT_KEYS,
 )
 
-
 #: How the demo model speculates where nothing about speculation is set.
-DEMO = {"ngram_prompt_lookup_max": DEFAULT_LOOKUP_MAX}
+DEMO = {"ngram_prompt_lookup_max": drafting.DEFAULT_LOOKUP_MAX}
 
 
 class Draft(NamedTuple):
@@ -97,6 +91,21 @@ class Speculation:
         return f"{head} ({'; '.join(self.reasons)})" if self.reasons else head
 
 
+@dataclass
+class _Decision:
+    """A `Speculation` while it is made."""
+
+    config: dict[str, Any] | None = None
+    reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def without_effect(self, settings: Settings, variables: Iterable[str], why: str) -> None:
+        """Note the variables of `variables` that are set, and why they do nothing."""
+        if given := _given(settings, variables):
+            self.notes.append(f"{given}: no effect, {why}")
+
+
 def is_set(settings: Settings) -> bool:
     """Whether the user set anything about speculation."""
     return bool(_given(settings, ("speculative_config", *REPLACED)))
@@ -105,14 +114,14 @@ def is_set(settings: Settings) -> bool:
 def draft(settings: Settings) -> Draft | None:
     """The draft model that the settings name; None where tokens are drafted without one."""
     if settings.speculative_config is not None:
-        config = _current_keys(settings.speculative_config)[0]
+        config = _current_keys(settings.speculative_config)
         method, name, revision = (config.get(key) for key in ("method", "model", "revision"))
         variable = "SPECULATIVE_CONFIG"
     else:
         method, name = settings.speculative_method, settings.speculative_model
         variable, revision = "SPECULATIVE_MODEL", settings.speculative_model_revision
-    without_model = method in (*LOOKUP_METHODS, "ngram_gpu", "custom_class")
-    if not isinstance(name, str) or without_model or _means_ngram(name):
+    without_model = method in (*drafting.LOOKUP_METHODS, "ngram_gpu", "custom_class")
+    if not isinstance(name, str) or not name or without_model or drafting.means_ngram(name):
         return None
     return Draft(variable, name, revision)
 
@@ -124,141 +133,63 @@ def resolve(settings: Settings, checkpoint: Checkpoint | None) -> Speculation:
         settings: what the user set.
         checkpoint: what is known of the draft that `draft` names; None for no draft.
     """
-    notes: list[str] = []
-    problems: list[str] = []
-    _acceptance(settings, notes, problems)
-    for name, reason in WITHOUT_EFFECT.items():
-        if getattr(settings, name) is not None:
-            notes.append(f"{name.upper()} has no effect: {reason}")
-    if settings.speculative_config is not None:
-        config, reasons = _from_json(settings, checkpoint, notes)
-    else:
-        config, reasons = _from_variables(settings, checkpoint, notes, problems)
-    if config and config.get("method") == "mlp_speculator":
-        problems.append(
-            "SPECULATIVE_METHOD=mlp_speculator: vLLM 0.32.0 has no drafter for MLP speculators; "
-            "allowed: another draft, or ngram"
-        )
-    return Speculation(config, tuple(reasons), tuple(notes), tuple(problems))
-
-
-def method_of(checkpoint: Checkpoint) -> tuple[str, str]:
-    """How a draft checkpoint is used, and why: by what it is, by its name only if it must."""
-    config = checkpoint.config
-    if config is None:
-        name = checkpoint.name.lower()
-        known = ("eagle3", "eagle", "medusa", "mlp_speculator", "mtp")
-        found = next((method for method in known if method in name.replace("-", "_")), None)
-        method = found or "draft_model"
-        return method, f"method {method} by the draft's name, its config.json could not be read"
-    kind = str(config.get("model_type", ""))
-    architectures = " ".join(config.get("architectures") or []).lower()
-    if speculators := config.get("speculators_model_type"):
-        return str(speculators), f"method {speculators} declared by the draft"
-    for method, signs in {
-        "medusa": kind == "medusa" or "medusa" in architectures,
-        "mlp_speculator": kind == "mlp_speculator" or "mlpspeculator" in architectures,
-        "eagle3": "eagle3" in architectures,
-        "eagle": kind == "eagle" or "eagle" in architectures or _is_bare_eagle(checkpoint),
-        "mtp": kind.endswith("_mtp") or "mtp" in architectures,
-    }.items():
-        if signs:
-            return method, f"method {method} by the draft's config.json"
-    return "draft_model", "method draft_model, the draft is a model of its own"
-
-
-def _is_bare_eagle(checkpoint: Checkpoint) -> bool:
-    """An EAGLE head in the layout of its authors: a one-layer Llama by its config.
-
-    Its weights tell: a layer that joins embedding and hidden state, and no embedding.
-    """
-    assert checkpoint.config is not None
-    if checkpoint.tensors:
-        return any(name.removeprefix("model.") == "fc.weight" for name in checkpoint.tensors)
-    return checkpoint.config.get("num_hidden_layers") == 1 and "eagle" in checkpoint.name.lower()
-
-
-def _means_ngram(name: str) -> bool:
-    return name.strip("[]").lower() == "ngram"
-
-
-def _names(variables: list[str]) -> str:
-    return ", ".join(name.upper() for name in variables)
-
-
-def _given(settings: Settings, variables: Any) -> list[str]:
-    return [name for name in variables if getattr(settings, name) is not None]
-
-
-def _acceptance(settings: Settings, notes: list[str], problems: list[str]) -> None:
+    decided = _Decision()
     if settings.spec_decoding_acceptance_method == "typical_acceptance_sampler":
-        problems.append(
+        decided.problems.append(
             "SPEC_DECODING_ACCEPTANCE_METHOD=typical_acceptance_sampler: vLLM 0.32.0 has no "
             "typical acceptance; allowed: rejection_sampler"
         )
-    elif given := _given(settings, TYPICAL_VARIABLES):
-        notes.append(f"{_names(given)}: no effect, the acceptance rule is rejection_sampler")
+    else:
+        rule = "the acceptance rule is rejection_sampler"
+        decided.without_effect(settings, TYPICAL_VARIABLES, rule)
+    for name, reason in WITHOUT_EFFECT.items():
+        decided.without_effect(settings, [name], reason)
+    if settings.speculative_config is not None:
+        _from_json(settings.speculative_config, settings, checkpoint, decided)
+    else:
+        _from_variables(settings, checkpoint, decided)
+    if decided.config and decided.config.get("method") == "mlp_speculator":
+        decided.problems.append(
+            "SPECULATIVE_MODEL: the draft is an MLP speculator (method mlp_speculator), for "
+            "which vLLM 0.32.0 has no drafter; allowed: another draft, or SPECULATIVE_METHOD=ngram"
+        )
+    return Speculation(
+        decided.config, tuple(decided.reasons), tuple(decided.notes), tuple(decided.problems)
+    )
 
 
-def _from_variables(
-    settings: Settings, checkpoint: Checkpoint | None, notes: list[str], problems: list[str]
-) -> tuple[dict[str, Any] | None, list[str]]:
+def _from_variables(settings: Settings, checkpoint: Checkpoint | None, decided: _Decision) -> None:
     low, high = settings.ngram_prompt_lookup_min, settings.ngram_prompt_lookup_max
     if low is not None and high is not None and low > high:
-        problems.append(
+        decided.problems.append(
             f"NGRAM_PROMPT_LOOKUP_MIN={low}: is above NGRAM_PROMPT_LOOKUP_MAX={high}; "
             f"allowed: 1 to {high}"
         )
     method, reason = _method(settings, checkpoint)
     if method is None:
-        if given := _given(settings, REPLACED):
-            notes.append(
-                f"{_names(given)}: no effect, nothing says how to draft; set SPECULATIVE_METHOD, "
-                "SPECULATIVE_MODEL or NGRAM_PROMPT_LOOKUP_MAX"
-            )
-        return None, []
-    config: dict[str, Any] = {"method": method}
-    reasons = [reason]
-    if method in LOOKUP_METHODS:
-        if method == "suffix":
-            _without_effect(settings, LOOKUP_VARIABLES, f"with method {method}", notes)
-        _without_effect(settings, DRAFT_KEYS, f"method {method} has no draft model", notes)
-        if settings.speculative_model and not _means_ngram(settings.speculative_model):
-            _without_effect(settings, ["speculative_model"], f"with method {method}", notes)
+        unsaid = (
+            "nothing says how to draft; set SPECULATIVE_METHOD, SPECULATIVE_MODEL or "
+            "NGRAM_PROMPT_LOOKUP_MAX"
+        )
+        decided.without_effect(settings, REPLACED, unsaid)
+        return
+    config = decided.config = {"method": method}
+    decided.reasons.append(reason)
+    if method != "ngram":
+        decided.without_effect(settings, LOOKUP_VARIABLES, f"with method {method}")
+    if method in drafting.LOOKUP_METHODS:
+        decided.without_effect(settings, DRAFT_KEYS, f"method {method} has no draft model")
+        if not drafting.means_ngram(settings.speculative_model) or method != "ngram":
+            decided.without_effect(settings, ["speculative_model"], f"with method {method}")
     else:
-        _without_effect(settings, LOOKUP_VARIABLES, f"with method {method}", notes)
-        if checkpoint is not None:
-            config["model"] = checkpoint.name
-        elif method != "mtp":
-            problems.append(
-                f"SPECULATIVE_METHOD={method}: needs SPECULATIVE_MODEL, a hub id or a folder"
-            )
-        for name, key in DRAFT_KEYS.items():
-            if (value := getattr(settings, name)) is not None:
-                config[key] = value
-    tokens, reason = _tokens(settings, method, checkpoint)
-    config["num_speculative_tokens"] = tokens
-    reasons.append(reason)
+        config |= _draft_model(settings, method, checkpoint, decided)
+    given = settings.num_speculative_tokens
+    config["num_speculative_tokens"], reason = drafting.tokens(given, method, checkpoint)
+    decided.reasons.append(reason)
     if method == "ngram":
-        reasons.extend(_lookup(config, low, high))
-        widest = max(config["prompt_lookup_max"], tokens)
-        if widest > SENSIBLE_LOOKUP:
-            notes.append(
-                f"NGRAM_PROMPT_LOOKUP_MAX={config['prompt_lookup_max']} with K={tokens}: windows "
-                f"and drafts above {SENSIBLE_LOOKUP} cost time on long prompts and rarely match"
-            )
+        _add_lookup(low, high, decided)
     if (limit := settings.speculative_disable_by_batch_size) is not None:
-        config["num_speculative_tokens_per_batch_size"] = schedule(limit, tokens)
-        reasons.append(f"off above {limit} running requests")
-    return config, reasons
-
-
-def schedule(limit: int, tokens: int) -> list[list[int]]:
-    """A batch-size schedule that drafts `tokens` for up to `limit` requests and 0 above.
-
-    Rows of [first batch size, last batch size, drafted tokens], as vLLM takes them.
-    """
-    return [[1, limit, tokens], [limit + 1, ANY_BATCH_SIZE, 0]]
+        _add_schedule(limit, decided)
 
 
 def _method(settings: Settings, checkpoint: Checkpoint | None) -> tuple[str | None, str]:
@@ -267,88 +198,103 @@ def _method(settings: Settings, checkpoint: Checkpoint | None) -> tuple[str | No
     if settings.speculative_model:
         if checkpoint is None:
             return "ngram", f"method ngram by SPECULATIVE_MODEL={settings.speculative_model}"
-        return method_of(checkpoint)
+        return drafting.method_of(checkpoint)
     if _given(settings, LOOKUP_VARIABLES):
         return "ngram", "method ngram, only lookup bounds are set"
     return None, ""
 
 
-def _tokens(settings: Settings, method: str, checkpoint: Checkpoint | None) -> tuple[int, str]:
-    if (tokens := settings.num_speculative_tokens) is not None:
-        return tokens, f"K={tokens} as set"
-    if checkpoint is not None and (declared := checkpoint.drafted_tokens):
-        return declared, f"K={declared} declared by the draft"
-    if method == "suffix":
-        return DEFAULT_SUFFIX_TOKENS, f"K={DEFAULT_SUFFIX_TOKENS} at most, the default of suffix"
-    return DEFAULT_TOKENS, f"K={DEFAULT_TOKENS} by default"
+def _draft_model(
+    settings: Settings, method: str, checkpoint: Checkpoint | None, decided: _Decision
+) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if checkpoint is not None:
+        config["model"] = checkpoint.name
+    elif settings.speculative_model:
+        decided.problems.append(
+            f"SPECULATIVE_MODEL={settings.speculative_model}: means prompt lookup, but "
+            f"SPECULATIVE_METHOD={method}; allowed: a hub id or a folder, or unset the method"
+        )
+    elif method != "mtp":
+        decided.problems.append(
+            f"SPECULATIVE_METHOD={method}: needs SPECULATIVE_MODEL, a hub id or a folder"
+        )
+    values = {key: getattr(settings, name) for name, key in DRAFT_KEYS.items()}
+    return config | {key: value for key, value in values.items() if value is not None}
 
 
-def _lookup(config: dict[str, Any], low: int | None, high: int | None) -> list[str]:
-    """Complete the bounds of an n-gram lookup; returns what was filled in.
-
-    Left to itself vLLM copies a missing bound from the other one, so that a maximum
-    alone would look up n-grams of just that length.
-    """
-    reasons = []
-    if high is None:
-        high = max(DEFAULT_LOOKUP_MAX, low or 0)
-        reasons.append(f"longest n-gram {high} by default")
-    if low is None:
-        low = min(DEFAULT_LOOKUP_MIN, high)
-        reasons.append(f"shortest n-gram {low} by default")
-    config["prompt_lookup_min"], config["prompt_lookup_max"] = low, high
-    return reasons
+def _add_lookup(low: int | None, high: int | None, decided: _Decision) -> None:
+    assert decided.config is not None
+    bounds, reasons = drafting.lookup(low, high)
+    decided.config |= bounds
+    decided.reasons += reasons
+    widest, tokens = bounds["prompt_lookup_max"], decided.config["num_speculative_tokens"]
+    if max(widest, tokens) > SENSIBLE_LOOKUP:
+        decided.notes.append(
+            f"NGRAM_PROMPT_LOOKUP_MAX={widest} with K={tokens}: windows and drafts above "
+            f"{SENSIBLE_LOOKUP} cost time on long prompts and rarely match"
+        )
 
 
-def _without_effect(settings: Settings, variables: Any, why: str, notes: list[str]) -> None:
-    if given := _given(settings, variables):
-        notes.append(f"{_names(given)}: no effect, {why}")
+def _add_schedule(limit: int, decided: _Decision) -> None:
+    assert decided.config is not None
+    tokens = decided.config["num_speculative_tokens"]
+    decided.config["num_speculative_tokens_per_batch_size"] = drafting.schedule(limit, tokens)
+    decided.reasons.append(f"off above {limit} running requests")
 
 
-def _current_keys(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """SPECULATIVE_CONFIG with today's keys, and the old ones that were renamed."""
-    renamed = [key for key in config if key in RENAMED_KEYS]
-    return {RENAMED_KEYS.get(key, key): value for key, value in config.items()}, renamed
+def _current_keys(given: dict[str, Any]) -> dict[str, Any]:
+    """SPECULATIVE_CONFIG with today's keys, and without those that say nothing."""
+    named = {RENAMED_KEYS.get(key, key): value for key, value in given.items()}
+    return {key: value for key, value in named.items() if value not in (None, "")}
 
 
 def _from_json(
-    settings: Settings, checkpoint: Checkpoint | None, notes: list[str]
-) -> tuple[dict[str, Any], list[str]]:
-    given = settings.speculative_config
-    assert given is not None
-    config, renamed = _current_keys(given)
-    reasons = ["SPECULATIVE_CONFIG as set"]
-    notes.extend(f"SPECULATIVE_CONFIG: {old} is {RENAMED_KEYS[old]} today" for old in renamed)
-    _without_effect(settings, REPLACED, "SPECULATIVE_CONFIG is set and wins", notes)
+    given: dict[str, Any], settings: Settings, checkpoint: Checkpoint | None, decided: _Decision
+) -> None:
+    config = decided.config = _current_keys(given)
+    decided.reasons.append("SPECULATIVE_CONFIG as set")
+    for old in (key for key in given if key in RENAMED_KEYS):
+        decided.notes.append(f"SPECULATIVE_CONFIG: {old} is {RENAMED_KEYS[old]} today")
+    decided.without_effect(settings, REPLACED, "SPECULATIVE_CONFIG is set and wins")
+    if drafting.means_ngram(config.get("model")):
+        del config["model"]
+        config.setdefault("method", "ngram")
     if "method" not in config:
         if checkpoint is not None:
-            config["method"], reason = method_of(checkpoint)
-            reasons.append(reason)
-        elif _means_ngram(str(config.get("model", ""))) or "prompt_lookup_max" in config:
+            config["method"], reason = drafting.method_of(checkpoint)
+            decided.reasons.append(reason)
+        elif "prompt_lookup_max" in config or "prompt_lookup_min" in config:
             config["method"] = "ngram"
-            reasons.append("method ngram")
-    if config.get("method") == "ngram":
-        if _means_ngram(str(config.get("model", ""))):
-            del config["model"]
-        low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
-        if isinstance(low, int | None) and isinstance(high, int | None):
-            reasons.extend(_lookup(config, low, high))
+            decided.reasons.append("method ngram, only lookup bounds are set")
+        else:
+            decided.problems.append(
+                f"SPECULATIVE_CONFIG={shown(str(given))}: names neither a method nor a model; "
+                'allowed: {"method": …} or {"model": …}, and vLLM\'s other keys'
+            )
+            return
     if "num_speculative_tokens" not in config:
-        tokens, reason = _tokens(
-            settings.model_copy(update={"num_speculative_tokens": None}),
-            str(config.get("method")),
-            checkpoint,
-        )
+        tokens, reason = drafting.tokens(None, config["method"], checkpoint)
         config["num_speculative_tokens"] = tokens
-        reasons.append(reason)
+        decided.reasons.append(reason)
+    if config["method"] == "ngram":
+        low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
+        if isinstance(low, int | None) and isinstance(high, int | None):  # else vLLM refuses
+            _add_lookup(low, high, decided)
     if (limit := config.pop("disable_by_batch_size", None)) is not None:
         if isinstance(limit, int) and limit > 0:
-            config["num_speculative_tokens_per_batch_size"] = schedule(
-                limit, config["num_speculative_tokens"]
+            _add_schedule(limit, decided)
+            decided.notes.append(
+                "SPECULATIVE_CONFIG: disable_by_batch_size is "
+                "num_speculative_tokens_per_batch_size today"
             )
-            reasons.append(f"off above {limit} running requests")
-        notes.append(
-            "SPECULATIVE_CONFIG: disable_by_batch_size is "
-            "num_speculative_tokens_per_batch_size today"
-        )
-    return config, reasons
+        else:
+            decided.problems.append(
+                f"SPECULATIVE_CONFIG: disable_by_batch_size={shown(str(limit))} is not a "
+                "positive integer; allowed: an integer at least 1"
+            )
+
+
+def _given(settings: Settings, variables: Iterable[str]) -> str:
+    """The names of those of `variables` that are set."""
+    return ", ".join(name.upper() for name in variables if getattr(settings, name) is not None)

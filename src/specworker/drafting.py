@@ -1,0 +1,89 @@
+"""How a draft is used, and what is filled in where nothing is set. Pure."""
+
+from typing import Any
+
+from specworker.checkpoint import Checkpoint
+
+#: Methods that draft from the text alone, without a model.
+LOOKUP_METHODS = ("ngram", "suffix")
+DEFAULT_TOKENS = 3
+#: vLLM's own default for suffix decoding: the depth of its tree.
+DEFAULT_SUFFIX_TOKENS = 24
+DEFAULT_LOOKUP_MIN, DEFAULT_LOOKUP_MAX = 2, 4
+#: Upper end of the last range of a batch-size schedule: vLLM cuts it to its own maximum.
+ANY_BATCH_SIZE = 2**31 - 1
+
+
+def means_ngram(name: Any) -> bool:
+    """Whether a draft's name is the literal `[ngram]` of older versions."""
+    return isinstance(name, str) and name.strip("[]").lower() == "ngram"
+
+
+def method_of(checkpoint: Checkpoint) -> tuple[str, str]:
+    """How a draft checkpoint is used, and why: by what it is, by its name only if it must."""
+    config = checkpoint.config
+    if config is None:
+        name = checkpoint.name.lower().replace("-", "_")
+        known = ("eagle3", "eagle", "medusa", "mlp_speculator", "mtp")
+        method = next((method for method in known if method in name), "draft_model")
+        return method, f"method {method} by the draft's name, its config.json could not be read"
+    kind = str(config.get("model_type", ""))
+    architectures = " ".join(config.get("architectures") or []).lower()
+    if speculators := config.get("speculators_model_type"):
+        return str(speculators), f"method {speculators} declared by the draft"
+    for method, signs in {
+        "medusa": kind == "medusa" or "medusa" in architectures,
+        "mlp_speculator": kind == "mlp_speculator" or "mlpspeculator" in architectures,
+        "eagle3": "eagle3" in architectures,
+        "eagle": kind == "eagle" or "eagle" in architectures or _is_bare_eagle(checkpoint),
+        "mtp": kind.endswith("_mtp") or "mtp" in architectures,
+    }.items():
+        if signs:
+            return method, f"method {method} by the draft's config.json"
+    return "draft_model", "method draft_model, the draft is a model of its own"
+
+
+def _is_bare_eagle(checkpoint: Checkpoint) -> bool:
+    """An EAGLE head in the layout of its authors: a one-layer Llama by its config.
+
+    Its weights tell: a layer that joins embedding and hidden state, and no embedding.
+    """
+    if checkpoint.tensors:
+        return any(name.removeprefix("model.") == "fc.weight" for name in checkpoint.tensors)
+    one_layer = (checkpoint.config or {}).get("num_hidden_layers") == 1
+    return one_layer and "eagle" in checkpoint.name.lower()
+
+
+def tokens(given: int | None, method: str, checkpoint: Checkpoint | None) -> tuple[int, str]:
+    """K, the tokens drafted per step, and why."""
+    if given is not None:
+        return given, f"K={given} as set"
+    if checkpoint is not None and (declared := checkpoint.drafted_tokens):
+        return declared, f"K={declared} declared by the draft"
+    if method == "suffix":
+        return DEFAULT_SUFFIX_TOKENS, f"K={DEFAULT_SUFFIX_TOKENS} at most, the default of suffix"
+    return DEFAULT_TOKENS, f"K={DEFAULT_TOKENS} by default"
+
+
+def lookup(low: int | None, high: int | None) -> tuple[dict[str, int], list[str]]:
+    """The bounds of an n-gram lookup, and which of them were filled in.
+
+    Left to itself vLLM copies a missing bound from the other one, so that a maximum
+    alone would look up n-grams of just that length.
+    """
+    reasons = []
+    if high is None:
+        high = max(DEFAULT_LOOKUP_MAX, low or 0)
+        reasons.append(f"longest n-gram {high} by default")
+    if low is None:
+        low = min(DEFAULT_LOOKUP_MIN, high)
+        reasons.append(f"shortest n-gram {low} by default")
+    return {"prompt_lookup_min": low, "prompt_lookup_max": high}, reasons
+
+
+def schedule(limit: int, tokens: int) -> list[list[int]]:
+    """A batch-size schedule that drafts `tokens` for up to `limit` requests and 0 above.
+
+    Rows of [first batch size, last batch size, drafted tokens], as vLLM takes them.
+    """
+    return [[1, limit, tokens], [limit + 1, ANY_BATCH_SIZE, 0]]
