@@ -27,7 +27,7 @@ class Rack:
         """The engine of the configuration `name`."""
         if self._running is None or self._running[0] != name or self._running[1].client.errored:
             await self.close()
-            environment = self._environments[name]
+            environment = dict(self._environments[name])
             self._running = (name, main.load(environment, *main.configure(environment)))
         return self._running[1]
 

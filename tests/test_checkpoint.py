@@ -124,6 +124,12 @@ def test_a_hub_repository_is_read_at_its_revision(hub: Path) -> None:
     assert checkpoint.read("X", "org/draft", "b" * 40).config == {"model_type": "medusa"}
 
 
+def test_a_hub_repository_whose_place_is_known_is_read_there(hub: Path, tmp_path: Path) -> None:
+    place = write(tmp_path / "snapshot", {"model_type": "medusa"})
+    found = checkpoint.read("X", "org/draft", "v2", place=place)
+    assert found == Checkpoint("org/draft", {"model_type": "medusa"})
+
+
 def test_a_hub_repository_out_of_reach_tells_nothing_but_its_name(hub: Path) -> None:
     assert checkpoint.read("X", "org/elsewhere") == Checkpoint("org/elsewhere")
 

@@ -116,7 +116,51 @@ def test_a_call_of_any_route(job_input: Any, expected: Request) -> None:
     ],
 )
 def test_a_plain_prompt_or_messages(job_input: Any, path: str, body: dict[str, Any]) -> None:
-    assert request_of(job_input, "served") == Request("POST", path, {**body, "model": "served"})
+    expected = Request("POST", path, {**body, "model": "served"}, batching={})
+    assert request_of(job_input, "served") == expected
+
+
+@pytest.mark.parametrize("job_input", [{"prompt": "Hi"}, {"messages": MESSAGES}])
+def test_a_plain_job_may_say_how_its_stream_is_batched(job_input: dict[str, Any]) -> None:
+    batching = {"max_batch_size": 20, "min_batch_size": 2, "batch_size_growth_factor": 1.5}
+    request = request_of({**job_input, **batching, "batch_size": 9}, "served")
+    assert request.batching == {**batching, "batch_size": 9}
+    assert request.body == request_of(job_input, "served").body
+
+
+def test_only_plain_jobs_are_batched() -> None:
+    for job_input in ({"openai_input": {"prompt": "Hi"}}, {"route": "/x", "body": {}}):
+        assert request_of(job_input, "served").batching is None
+        assert "unknown keys batch_size" in refusal({**job_input, "batch_size": 9})
+
+
+def test_null_says_nothing_of_batches() -> None:
+    assert request_of({"prompt": "Hi", "max_batch_size": None}, "served").batching == {}
+
+
+@pytest.mark.parametrize(
+    "key", ["max_batch_size", "min_batch_size", "batch_size_growth_factor", "batch_size"]
+)
+@pytest.mark.parametrize(
+    "value", [0, -1, 0.0, "3", True, False, [], {}, float("nan"), float("inf"), 10**400]
+)
+def test_a_batch_size_that_is_no_positive_number_is_refused_by_name(key: str, value: Any) -> None:
+    message = refusal({"prompt": "Hi", key: value})
+    assert message == f"{key} is a number above 0 and at most 1000000."
+
+
+@pytest.mark.parametrize("value", [True, False, None, "yes"])
+def test_the_switch_that_never_did_anything_still_does_nothing(value: Any) -> None:
+    plain = {"prompt": "Hi"}
+    switched = request_of({**plain, "use_openai_format": value}, "served")
+    assert switched == request_of(plain, "served")
+
+
+def test_older_keys_are_taken_but_not_told_to_anyone() -> None:
+    message = refusal({"prompt": "Hi", "temperature": 0})
+    assert "sampling_params" in message
+    assert "batch_size" not in message
+    assert "use_openai_format" not in message
 
 
 def test_a_plain_job_may_name_its_model() -> None:

@@ -1,13 +1,9 @@
 """The rehearsal platform, under the real Runpod SDK and the real OpenAI client."""
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -22,9 +18,8 @@ from specworker.__main__ import main
 from specworker.rehearsal import Platform
 from specworker.rehearsal_jobs import MAX_CHUNK_BYTES, Fault, Faults, Job, Status
 from specworker.rehearsal_server import serving
+from tests.endpoints import SOON, Endpoint, an_endpoint
 
-#: Seconds that anything here may take.
-SOON = 60.0
 MANY = 300
 
 WORKER = """
@@ -91,62 +86,9 @@ if __name__ == "__main__":
 """
 
 
-@dataclass
-class Endpoint:
-    platform: Platform
-    worker: "subprocess.Popen[bytes]"
-    folder: Path
-    http: httpx.AsyncClient
-    openai: openai.AsyncOpenAI
-
-    async def ended(self, job: Job) -> bool:
-        return await self.platform.until(lambda: job.ended, SOON)
-
-    async def told_to_stop(self, job: Job) -> bool:
-        for _ in range(100):
-            if (self.folder / job.id).exists():
-                return True
-            await asyncio.sleep(0.05)
-        return False
-
-
-@asynccontextmanager
-async def an_endpoint(folder: Path, faults: Faults | None = None) -> AsyncIterator[Endpoint]:
-    """A platform and a worker of the real SDK that polls it; both are gone afterwards."""
-    script = folder / "worker.py"
-    script.write_text(WORKER)
-    platform = Platform(faults)
-    with serving(platform) as base_url, (folder / "log").open("wb") as log:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("RUNPOD_")}
-        variables = rehearsal_run.WORKER_DEFAULTS | rehearsal.environment(base_url, "worker-1")
-        with subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, str(script)],
-            env=own | variables | {"RUNPOD_PING_INTERVAL": "1000"},
-            stdout=log,
-            stderr=log,
-        ) as worker:
-            url = f"{base_url}/v2/{rehearsal.ENDPOINT}"
-            try:
-                async with (
-                    httpx.AsyncClient(base_url=url, timeout=SOON) as client,
-                    openai.AsyncOpenAI(
-                        base_url=f"{url}/openai/v1", api_key="any", max_retries=0
-                    ) as openai_client,
-                ):
-                    polls = platform.polls
-                    assert await platform.until(
-                        lambda: polls["job-take"] and polls["job-stop"], SOON
-                    )
-                    yield Endpoint(platform, worker, folder, client, openai_client)
-            finally:
-                worker.terminate()
-                platform.drain()
-                await asyncio.to_thread(worker.wait, SOON)
-
-
 @pytest.fixture(scope="module")
 async def endpoint(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Endpoint]:
-    async with an_endpoint(tmp_path_factory.mktemp("worker")) as running:
+    async with an_endpoint(tmp_path_factory.mktemp("worker"), WORKER) as running:
         yield running
 
 
@@ -415,7 +357,7 @@ async def test_held_jobs_wait_until_they_are_released(endpoint: Endpoint, faults
 async def test_at_sigterm_the_sdk_ends_what_runs_and_loses_what_its_open_poll_brings(
     tmp_path: Path,
 ) -> None:
-    async with an_endpoint(tmp_path) as endpoint:
+    async with an_endpoint(tmp_path, WORKER) as endpoint:
         platform = endpoint.platform
         running = platform.submit({"pieces": ["a", "b"], "pause": 0.8})
         assert await platform.until(lambda: running.chunks and platform.polls["job-take"], SOON)

@@ -38,8 +38,21 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert DEFAULTS.max_concurrency == 30
     assert DEFAULTS.stream_interval == 0.05
     assert DEFAULTS.spec_decoding_acceptance_method == "rejection_sampler"
+    assert (DEFAULTS.on_start_failure, DEFAULTS.drain_timeout_s) == ("answer", 300)
+    assert (DEFAULTS.max_result_mb, DEFAULTS.default_batch_size) == (10, 50)
+    assert (DEFAULTS.raw_openai_output, DEFAULTS.legacy_native_output) == (True, False)
     others = DEFAULTS.model_dump(
-        exclude={"max_concurrency", "stream_interval_ms", "spec_decoding_acceptance_method"}
+        exclude={
+            "max_concurrency",
+            "stream_interval_ms",
+            "spec_decoding_acceptance_method",
+            "on_start_failure",
+            "drain_timeout_s",
+            "max_result_mb",
+            "default_batch_size",
+            "raw_openai_output",
+            "legacy_native_output",
+        }
     )
     assert set(others.values()) == {None}
 

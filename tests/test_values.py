@@ -13,6 +13,11 @@ def test_every_other_text_means_that_the_variable_is_set(text: str) -> None:
     assert not values.is_unset(text)
 
 
+def test_a_variables_text_is_taken_without_blanks_around_it() -> None:
+    environment = {"A": " a b ", "B": " ", "C": "None"}
+    assert [values.text_of(environment, name) for name in "ABCD"] == ["a b", None, None, None]
+
+
 @pytest.mark.parametrize("text", ["0", "00", "0.0", "0.", "-0", "+0"])
 def test_zero_is_recognised_however_it_is_written(text: str) -> None:
     assert values.ZERO.fullmatch(text)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Scope
 #: Few, so that vLLM joins the tokens of a slow stream instead of sending each on its own.
 QUEUED_PIECES = 4
 #: Seconds that an application has to notice that its caller has gone.
-LEAVE_SECONDS = 5.0
+LEAVE_SECONDS = 1.0
 
 
 class Response:
@@ -101,6 +101,8 @@ async def request(
     async def run() -> None:
         try:
             await app(_scope(method, path, content, is_json=body is not None), receive, send)
+        except SystemExit as end:  # which would end the event loop, and every other request
+            raise RuntimeError("the application tried to end the process") from end
         finally:
             started.set()
             if not (response.complete or left.is_set()):

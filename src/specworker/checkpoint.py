@@ -61,19 +61,23 @@ def check(variable: str, name: str) -> None:
 
 
 def read(
-    variable: str, name: str, revision: str | None = None, token: str | None = None
+    variable: str,
+    name: str,
+    revision: str | None = None,
+    token: str | None = None,
+    place: str | None = None,
 ) -> Checkpoint:
     """Read what can be read of the model `name`, which `variable` gave.
 
     A hub repository that cannot be reached is no error here: vLLM reports it when it
-    needs the weights.
+    needs the weights. Nor is it asked where `place`, the folder of its files, is known.
 
     Raises:
         ConfigurationError: `name` is a path and no folder stands there, or its
             `config.json` is no JSON object.
     """
     check(variable, name)
-    folder = Path(name)
+    folder = Path(place or name)
     file = folder / "config.json" if folder.is_dir() else _from_hub(name, revision, token)
     if file is None or not file.is_file():
         return Checkpoint(name)

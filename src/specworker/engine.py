@@ -5,6 +5,7 @@ import contextlib
 import gc
 from argparse import Namespace
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import vllm
@@ -21,8 +22,9 @@ from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from specworker import engine_flags
+from specworker import engine_flags, hub_cache
 from specworker.errors import ConfigurationError
+from specworker.hub_cache import Found
 from specworker.inside_vllm.corrections import CORRECTED_VERSION
 
 #: vLLM's worker class for this platform, with its faults corrected.
@@ -35,6 +37,7 @@ def arguments(
     environment: Mapping[str, str],
     speculative_config: Mapping[str, Any] | None,
     model: Mapping[str, Any],
+    target: Found | None = None,
 ) -> tuple[Namespace, list[str]]:
     """The arguments of `vllm serve` to run with, and notes for the user.
 
@@ -42,6 +45,7 @@ def arguments(
         environment: the variables; what they set replaces the worker's own choices.
         speculative_config: what `speculation` decided; None for plain decoding.
         model: options that name the model to serve, where the variables name none.
+        target: the model that MODEL_NAME names, and where it is cached.
 
     Raises:
         ConfigurationError: with one line for every variable that is wrong.
@@ -60,6 +64,8 @@ def arguments(
     elif (gpus := current_platform.device_count()) > 1:
         defaults["tensor_parallel_size"] = gpus
     args, notes = engine_flags.read(environment, defaults)
+    if target is not None:
+        hub_cache.serve_from(target, args)
     if args.per_request_spec_decode_metrics is None:
         args.per_request_spec_decode_metrics = "summary" if args.speculative_config else "none"
     if speculative_config and args.speculative_config != defaults["speculative_config"]:
@@ -121,6 +127,8 @@ class Engine:
                 await self.client.reset_mm_cache()
                 tasks = await self.client.get_supported_tasks()
                 app = build_app(self._args, tasks, self.client.model_config)
+                # Where vLLM's handler of a dead engine says that its server should end.
+                app.state.server = SimpleNamespace(should_exit=False)
                 await init_app_state(self.client, app.state, self._args, tasks)
                 await self._closing.enter_async_context(app.router.lifespan_context(app))
                 self._app = app
@@ -130,16 +138,16 @@ class Engine:
         """Stop the application, then the engine's processes."""
         await self._closing.aclose()
         self.close()
+
+    def close(self) -> None:
+        """Stop the engine's processes. The engine cannot be used afterwards."""
+        self.client.shutdown(timeout=self.client.vllm_config.shutdown_timeout)
         # vLLM froze the heap while its application ran; what it held goes now, not in the
         # interpreter's last moments, when half of what its destructors call is gone.
         self._app = None
         del self.client
         gc.unfreeze()
         gc.collect()
-
-    def close(self) -> None:
-        """Stop the engine's processes."""
-        self.client.shutdown(timeout=self.client.vllm_config.shutdown_timeout)
 
 
 def _refusal(error: Exception) -> str:

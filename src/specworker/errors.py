@@ -17,6 +17,10 @@ class ConfigurationError(Exception):
         super().__init__("\n".join(self.problems))
 
 
+class StartError(Exception):
+    """An engine that did not start, with the reason in words that a client may read."""
+
+
 class RequestError(Exception):
     """A request that cannot be served, in the terms of OpenAI's error object.
 

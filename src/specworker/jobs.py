@@ -17,6 +17,9 @@ SHAPES = (
 _PLAIN_KEYS = frozenset(
     {"prompt", "messages", "sampling_params", "stream", "apply_chat_template", "model"}
 )
+#: Keys of older workers that say how the deltas of a native stream are batched.
+_BATCH_KEYS = ("max_batch_size", "min_batch_size", "batch_size_growth_factor", "batch_size")
+_MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,14 @@ class Request:
         method: the HTTP method.
         path: the path, with its query string if it has one.
         body: the JSON body; None for none.
+        batching: what a prompt- or messages-shaped job says of the batches of its stream,
+            as its own keys; None for a job of another shape.
     """
 
     method: str
     path: str
     body: Any = None
+    batching: Mapping[str, float] | None = None
 
     @property
     def streams(self) -> bool:
@@ -42,6 +48,9 @@ class Request:
 def request_of(job_input: Any, served_name: str) -> Request:
     """The HTTP request that a job's input means.
 
+    `use_openai_format` is taken beside a prompt or messages and ignored: older workers
+    read it too, but it never changed their output.
+
     Args:
         job_input: what stands under `input` in the job.
         served_name: the model's name, for a body that names none.
@@ -49,6 +58,7 @@ def request_of(job_input: Any, served_name: str) -> Request:
     Raises:
         RequestError: the input has none of the accepted shapes.
     """
+    batching: dict[str, float] | None = None
     if not isinstance(job_input, Mapping) or not job_input:
         raise RequestError(f"The input is empty or no object; {SHAPES}.")
     if "openai_route" in job_input or "openai_input" in job_input:
@@ -61,8 +71,9 @@ def request_of(job_input: Any, served_name: str) -> Request:
         path, body = job_input["route"], job_input.get("body")
         method = job_input.get("method") or ("GET" if body is None else "POST")
     elif "prompt" in job_input or "messages" in job_input:
-        _only(job_input, _PLAIN_KEYS)
+        _only(job_input, _PLAIN_KEYS, {*_BATCH_KEYS, "use_openai_format"})
         path, body = _plain(job_input)
+        batching = _batching(job_input)
         method = "POST"
     else:
         raise RequestError(f"The input has the keys {_listed(job_input)}; {SHAPES}.")
@@ -70,7 +81,8 @@ def request_of(job_input: Any, served_name: str) -> Request:
         raise RequestError("The route and the method of a job are texts.")
     if isinstance(body, dict) and method.upper() != "GET" and not body.get("model"):
         body = {**body, "model": served_name}
-    return Request(method.upper(), path if path.startswith("/") else f"/{path}", body)
+    path = path if path.startswith("/") else f"/{path}"
+    return Request(method.upper(), path, body, batching)
 
 
 def _plain(job_input: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -89,8 +101,22 @@ def _plain(job_input: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return "/v1/completions", {**body, "prompt": prompt}
 
 
-def _only(job_input: Mapping[str, Any], known: set[str] | frozenset[str]) -> None:
-    if unknown := set(map(str, job_input)) - known:
+def _batching(job_input: Mapping[str, Any]) -> dict[str, float]:
+    said = {key: job_input[key] for key in _BATCH_KEYS if job_input.get(key) is not None}
+    for key, value in said.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and 0 < value <= _MOST):
+            raise RequestError(f"{key} is a number above 0 and at most {_MOST}.")
+    return said
+
+
+def _only(
+    job_input: Mapping[str, Any],
+    known: set[str] | frozenset[str],
+    older: set[str] | frozenset[str] = frozenset(),
+) -> None:
+    """Refuse unknown keys. `older` ones are known too, but not told to anyone."""
+    if unknown := set(map(str, job_input)) - known - older:
         hint = (
             " Sampling parameters go inside sampling_params." if "sampling_params" in known else ""
         )

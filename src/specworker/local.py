@@ -91,7 +91,7 @@ async def answer(
 def readable(output: Any) -> str:
     """What a person reads of a job's output: the text of a completion, else JSON."""
     if isinstance(output, str):
-        events = [line.removeprefix("data: ") for line in output.splitlines() if line.strip()]
+        events = [line.removeprefix("data: ") for line in output.split("\n") if line.strip()]
         return "".join(_text(json.loads(event)) for event in events if event.startswith("{"))
     text = _text(output) if isinstance(output, dict) else ""
     return text or json.dumps(output, indent=2, ensure_ascii=False)

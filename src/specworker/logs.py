@@ -1,13 +1,22 @@
 """The worker's own log: messages to stderr, since stdout carries answers."""
 
+import json
 import logging
 import sys
 
 
-def configure() -> None:
-    """Log what this package says, from INFO on."""
+class _Lines(logging.Formatter):
+    """One JSON object a line, in the keys of the Runpod SDK's own lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        return json.dumps({"requestId": None, "message": message, "level": record.levelname})
+
+
+def configure(*, as_json: bool) -> None:
+    """Log what this package says, from INFO on; as JSON lines where a platform reads them."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    handler.setFormatter(_Lines() if as_json else logging.Formatter("%(levelname)s %(message)s"))
     package = logging.getLogger("specworker")
     package.handlers = [handler]
     package.setLevel(logging.INFO)

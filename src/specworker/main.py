@@ -2,11 +2,26 @@
 
 import argparse
 import logging
+import textwrap
+import time
 from collections.abc import Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from specworker import checkpoint, demo_model, draft_alias, local, logs, serverless, speculation
-from specworker.errors import ConfigurationError
+from specworker import (
+    checkpoint,
+    demo_model,
+    draft_alias,
+    hub_cache,
+    local,
+    logs,
+    serverless,
+    speculation,
+    start_failure,
+    volume,
+)
+from specworker.errors import ConfigurationError, StartError
+from specworker.hub_cache import Models
 from specworker.settings import Settings
 from specworker.speculation import Speculation
 from specworker.values import is_unset
@@ -21,6 +36,7 @@ PROCESS_DEFAULTS = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for answers
     "RUNPOD_SKIP_GPU_CHECK": "true",  # it opens CUDA beside the engine
+    "RUNPOD_LOG_LEVEL": "INFO",  # at its own default the SDK logs what users write
     "TOKENIZERS_PARALLELISM": "false",
 }
 #: In a local run the answer is what matters: of vLLM and its libraries, only errors show.
@@ -37,26 +53,29 @@ def main(environment: MutableMapping[str, str], argv: Sequence[str]) -> int:
     Every variable that is wrong is reported at once, and before vLLM is imported where
     that can be told without it.
     """
-    logs.configure()
+    settings, _ = Settings.read(environment)  # what is wrong is reported when it is used
+    logs.configure(as_json=settings.runpod_endpoint_id is not None)
     if is_unset(environment.get("HF_TOKEN", "")):  # else the hub gets the word None as a token
         environment.pop("HF_TOKEN", None)
+    volume.place(environment)
     options = _parser().parse_known_args(argv)[0]
+    if settings.where == "serverless":
+        _set_defaults(environment, PROCESS_DEFAULTS)
+        return serverless.run(lambda: load(environment, *configure(environment)), settings)
+    _set_defaults(environment, PROCESS_DEFAULTS | LOCAL_DEFAULTS)
     try:
-        settings, decided = configure(environment)
-        if settings.where == "serverless":
-            _set_defaults(environment, PROCESS_DEFAULTS)
-            serverless.run(load(environment, settings, decided), settings)
-            return 0
-        _set_defaults(environment, PROCESS_DEFAULTS | LOCAL_DEFAULTS)
+        settings, decided, models = configure(environment)
         job = local.job(options.test_input)
-        return local.run(lambda: load(environment, settings, decided), job, settings)
-    except ConfigurationError as error:
-        logger.error("cannot start:\n%s", "\n".join(f"  {line}" for line in error.problems))
+        return local.run(lambda: load(environment, settings, decided, models), job, settings)
+    except (ConfigurationError, StartError) as error:
+        logger.error("cannot start:\n%s", textwrap.indent(str(error), "  "))
         return 2
 
 
-def configure(environment: Mapping[str, str]) -> tuple[Settings, Speculation]:
-    """Settings and what they mean for speculation: all that can be said without vLLM.
+def configure(environment: Mapping[str, str]) -> tuple[Settings, Speculation, Models]:
+    """Settings, what they mean for speculation, and where the models that they name are.
+
+    All that can be said without vLLM.
 
     Raises:
         ConfigurationError: with one line for every problem.
@@ -66,31 +85,45 @@ def configure(environment: Mapping[str, str]) -> tuple[Settings, Speculation]:
         settings = settings.model_copy(update=speculation.DEMO)
     if settings.serves_demo and settings.where == "serverless":
         problems.append("MODEL_NAME: is not set; allowed: a hub id or a folder")
-    draft = None
+    find = partial(
+        hub_cache.find,
+        caches=hub_cache.folders(environment),
+        offline=hub_cache.is_offline(environment),
+    )
+    target = draft = known = None
     try:
-        if settings.model_name:
-            checkpoint.check("MODEL_NAME", settings.model_name)
+        if name := settings.model_name:
+            checkpoint.check("MODEL_NAME", name)
+            revision = hub_cache.target_revision(environment)
+            target = find("MODEL_NAME", name, revision, with_tokenizer=True)
     except ConfigurationError as error:
         problems.extend(error.problems)
     if named := speculation.draft(settings):
-        draft = checkpoint.Checkpoint(named.name)
+        known = checkpoint.Checkpoint(named.name)
         try:
             token = settings.hf_token.get_secret_value() if settings.hf_token else None
-            draft = checkpoint.read(*named, token)
+            draft = find(*named)
+            known = checkpoint.read(*named, token, draft.place)
         except ConfigurationError as error:
             problems.extend(error.problems)
-    decided = speculation.resolve(settings, draft)
+    decided = speculation.resolve(settings, known)
     problems.extend(decided.problems)
     if problems:
         raise ConfigurationError(problems)
-    return settings, decided
+    return settings, decided, Models(target, draft)
 
 
-def load(environment: Mapping[str, str], settings: Settings, decided: Speculation) -> "Engine":
+def load(
+    environment: MutableMapping[str, str],
+    settings: Settings,
+    decided: Speculation,
+    models: Models,
+) -> "Engine":
     """Load the engine; blocks until the weights are loaded.
 
     Raises:
         ConfigurationError: vLLM refuses what is set.
+        StartError: the engine did not start.
     """
     defaults = {}
     if settings.serves_demo:
@@ -99,14 +132,35 @@ def load(environment: Mapping[str, str], settings: Settings, decided: Speculatio
             "served_model_name": [demo_model.NAME],
         }
         logger.info("MODEL_NAME is not set: serving the demo model %s", demo_model.NAME)
+    began = time.monotonic()
     from specworker import engine
 
-    config = decided.config and draft_alias.apply(decided.config)
-    args, notes = engine.arguments(environment, config, defaults)
+    imported = time.monotonic()
+    config = decided.config
+    if config and models.draft:
+        config = hub_cache.draft_from(models.draft, config)
+    config = config and draft_alias.apply(config)
+    args, notes = engine.arguments(environment, config, defaults, models.target)
     logger.info("%s", decided.line)
+    for model in filter(None, models):
+        if model.is_cached:
+            logger.info("%s is cached in %s", model.name, model.place)
+        notes += model.notes
     for note in (*decided.notes, *notes):
         logger.warning("%s", note)
-    return engine.Engine(args)
+    errors = start_failure.ErrorLog(environment)
+    try:
+        loaded = engine.Engine(args)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise StartError(errors.cause(error)) from error
+    logger.info(
+        "engine loaded: imports %.1f s, engine and weights %.1f s",
+        imported - began,
+        time.monotonic() - imported,
+    )
+    return loaded
 
 
 def _set_defaults(environment: MutableMapping[str, str], defaults: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ Boolean = Annotated[bool, BeforeValidator(parse_boolean)]
 Integer = Annotated[int, BeforeValidator(parse_integer)]
 JsonObject = Annotated[dict[str, Any], BeforeValidator(parse_json_object)]
 
-Group = Literal["Speculation", "Model", "Worker", "Platform"]
+Group = Literal["Speculation", "Model", "Worker", "Legacy", "Platform"]
 Mode = Literal["serverless", "local"]
 Method = Literal[
     "ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp"
@@ -46,6 +46,11 @@ def variable(
 def speculative(default: Any, text: str, **bounds: Any) -> Any:
     """Declare a variable of speculation. A number's zero means unset, as consoles send it."""
     return variable(default, text, group="Speculation", zero_is_unset=True, **bounds)
+
+
+def legacy(default: Any, text: str, **bounds: Any) -> Any:
+    """Declare a variable of older workers' output shapes. A number's zero means unset."""
+    return variable(default, text, group="Legacy", zero_is_unset=True, **bounds)
 
 
 class Settings(BaseSettings):
@@ -114,6 +119,9 @@ class Settings(BaseSettings):
     hf_token: SecretStr | None = variable(
         None, "Hugging Face token for gated models, target and draft.", group="Model"
     )
+    base_path: str | None = variable(
+        None, "The volume that caches go on; the platform's own when unset.", group="Model"
+    )
 
     mode: Annotated[Mode, CASELESS] | None = variable(
         None, "Where jobs come from; read off the platform's variables when unset.", group="Worker"
@@ -125,6 +133,49 @@ class Settings(BaseSettings):
         50, "Milliseconds of a stream's events sent in one piece.", group="Worker", ge=0, le=10_000
     )
 
+    on_start_failure: Annotated[Literal["answer", "exit"], CASELESS] = variable(
+        "answer",
+        "When a Serverless worker cannot start: fail each job with the reason, or exit.",
+        group="Worker",
+    )
+    drain_timeout_s: Integer = variable(
+        300,
+        "Seconds that running jobs have to finish when the platform says stop.",
+        group="Worker",
+        ge=0,
+    )
+    max_result_mb: Integer = variable(
+        10,
+        "Largest result of a job, in MB; the platform drops what is larger.",
+        group="Worker",
+        ge=1,
+    )
+
+    legacy_native_output: Boolean = legacy(
+        False, "Answer prompt and messages jobs in the native format of workers before 2.24."
+    )
+    raw_openai_output: Boolean = legacy(
+        True, "Stream other jobs as text of server-sent events; false: as lists of chunks."
+    )
+    default_batch_size: Integer = legacy(
+        50, "Native streams: most deltas in a batch.", ge=1, le=1_000_000
+    )
+    default_min_batch_size: Integer | None = legacy(
+        None, "Native streams: deltas in the first batch; 1 when unset.", ge=1, le=1_000_000
+    )
+    min_batch_size: Integer | None = legacy(
+        None, "Older name of DEFAULT_MIN_BATCH_SIZE, which wins.", ge=1, le=1_000_000
+    )
+    default_batch_size_growth_factor: float | None = legacy(
+        None, "Native streams: growth from batch to batch; 3 when unset.", gt=0, le=1_000_000
+    )
+    batch_size_growth_factor: float | None = legacy(
+        None, "Older name of DEFAULT_BATCH_SIZE_GROWTH_FACTOR, which wins.", gt=0, le=1_000_000
+    )
+
+    runpod_endpoint_id: str | None = variable(
+        None, "The endpoint that the worker belongs to; set by the platform.", group="Platform"
+    )
     runpod_webhook_get_job: str | None = variable(
         None, "Where the Runpod queue hands out jobs; set by the platform.", group="Platform"
     )

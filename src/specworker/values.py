@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 #: What consoles and templates send for a field that nobody filled in.
@@ -20,6 +21,12 @@ ZERO = re.compile(r"[+-]?0+(\.0*)?")
 def is_unset(value: str) -> bool:
     """Whether a variable's text means that nobody set it."""
     return value.strip().lower() in UNSET
+
+
+def text_of(environment: Mapping[str, str], name: str) -> str | None:
+    """A variable's text; None where nobody set it."""
+    text = environment.get(name, "").strip()
+    return None if is_unset(text) else text
 
 
 def parse_boolean(value: Any) -> Any:

@@ -1,0 +1,70 @@
+"""What vLLM is told to load and to serve. No engine starts."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from specworker import engine, main, start_failure
+from specworker.hub_cache import Found
+from tests import hubs
+
+NAME = "Org/Model-7B"
+CACHED = Found(NAME, "/cache/models--org--model-7b/snapshots/c0ffee", "v2")
+NAMED = {"MODEL_NAME": NAME, "MODEL_REVISION": "v2"}
+
+
+def arguments(environment: Mapping[str, str], target: Found = CACHED) -> Namespace:
+    args, _ = engine.arguments({**NAMED, **environment}, None, {}, target)
+    return args
+
+
+def test_a_cached_model_is_loaded_from_its_folder_and_served_under_its_name() -> None:
+    args = arguments({})
+    assert args.model == CACHED.place
+    assert args.served_model_name == [NAME]
+    assert args.revision is None
+    assert args.tokenizer is None
+
+
+@pytest.mark.parametrize("variable", ["SERVED_MODEL_NAME", "OPENAI_SERVED_MODEL_NAME_OVERRIDE"])
+def test_a_served_name_of_the_users_wins(variable: str) -> None:
+    args = arguments({variable: "mine"})
+    assert args.model == CACHED.place
+    assert args.served_model_name == ["mine"]
+
+
+def test_extra_arguments_that_name_another_revision_win() -> None:
+    args = arguments({"VLLM_EXTRA_ARGS": "--revision v3"})
+    assert (args.model, args.revision, args.served_model_name) == (NAME, "v3", None)
+
+
+def test_a_model_that_is_not_cached_is_left_to_vllm() -> None:
+    args = arguments({}, Found(NAME, NAME, "v2"))
+    assert (args.model, args.revision, args.served_model_name) == (NAME, "v2", None)
+
+
+def test_a_worker_loads_a_cached_target_and_draft_from_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Namespace] = []
+    monkeypatch.setattr(engine, "Engine", loaded.append)
+    monkeypatch.setattr(start_failure, "ErrorLog", lambda _: None)
+    target = hubs.snapshot(tmp_path, NAME.lower())
+    draft = hubs.snapshot(tmp_path, "org/my-eagle-draft", architectures=["LlamaForCausalLM"])
+    environment = {
+        "MODEL_NAME": NAME,
+        "MODEL_REVISION": "main",
+        "SPECULATIVE_MODEL": "Org/My-Eagle-Draft",
+        "SPECULATIVE_MODEL_REVISION": "main",
+        "HF_HUB_CACHE": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
+    }
+    main.load(environment, *main.configure(environment))
+    (args,) = loaded
+    assert (args.model, args.revision, args.served_model_name) == (str(target), None, [NAME])
+    alias = Path(args.speculative_config.pop("model"))
+    assert args.speculative_config == {"method": "draft_model", "num_speculative_tokens": 3}
+    assert alias.resolve() == draft
+    assert "eagle" not in str(alias)
