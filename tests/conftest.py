@@ -53,10 +53,11 @@ def demo_folder() -> Path:
 @pytest.fixture(scope="session")
 def environments(
     demo_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, Mapping[str, str]]:
+) -> Mapping[str, dict[str, str]]:
     """The variables of each configuration."""
     from builder import heads, tiny
     from specworker import layer_cut
+    from tests import hubs
     from tests.engines import NGRAM, UP_TO_TWO
 
     drafts = tmp_path_factory.mktemp("drafts")
@@ -64,6 +65,10 @@ def environments(
     other = tiny.write(drafts / "tiny-draft", layers=1, seed=1)
     cut = layer_cut.cut(demo_folder, range(0, 30, 5), drafts / "my-eagle-draft")
     medusa = heads.medusa(demo_folder, 3, drafts / "medusa")
+    # As the platform may leave them on a volume: under lower-cased names.
+    cache = drafts / "hub"
+    hubs.place(cache, "acme/target-1b", demo_folder)
+    hubs.place(cache, "acme/my-eagle-draft", cut)
     common = {
         "MODEL_NAME": str(demo_folder),
         "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "demo",
@@ -79,7 +84,14 @@ def environments(
         "ngram": NGRAM,
         "ngram up to two": NGRAM | UP_TO_TWO,
         "self-draft": {"SPECULATIVE_MODEL": str(demo_folder), "NUM_SPECULATIVE_TOKENS": "3"},
-        "cut draft": {"SPECULATIVE_MODEL": str(cut), "NUM_SPECULATIVE_TOKENS": "3"},
+        "cut draft": {
+            "MODEL_NAME": "Acme/Target-1B",
+            "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "",
+            "SPECULATIVE_MODEL": "Acme/My-EAGLE-draft",
+            "NUM_SPECULATIVE_TOKENS": "3",
+            "HF_HUB_CACHE": str(cache),
+            "HF_HUB_OFFLINE": "1",
+        },
         "medusa up to two": {"SPECULATIVE_MODEL": str(medusa)} | UP_TO_TWO,
         "suffix up to two": {"SPECULATIVE_METHOD": "suffix"} | UP_TO_TWO,
         "tiny plain": {"MODEL_NAME": str(target)},

@@ -17,10 +17,16 @@ from typing import Any, get_args
 import pytest
 import torch
 import vllm
+from aiohttp_retry import FibonacciRetry
+from runpod.serverless import worker as sdk_worker
+from runpod.serverless.modules import rp_http, rp_scale
 from vllm.config.speculative import SpeculativeConfig, SpeculativeMethod
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.generate.base.protocol import StreamOptions
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
+from vllm.envs import environment_variables
+from vllm.logger import DEFAULT_LOGGING_CONFIG
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics import loggers, reader
 from vllm.v1.sample import rejection_sampler
@@ -351,3 +357,41 @@ def test_the_figures_of_a_request_come_as_the_worker_asks_for_them() -> None:
 def test_the_engines_config_says_how_long_a_shutdown_may_take() -> None:
     fields = {field.name for field in dataclasses.fields(vllm.config.VllmConfig)}
     assert "shutdown_timeout" in fields
+
+
+def test_the_sdks_loop_still_has_the_seams_that_the_worker_uses() -> None:
+    """What `sdk.py` replaces or calls, where the SDK looks it up when it is used."""
+    transmit = inspect.getsource(rp_http._transmit)
+    assert "FibonacciRetry(attempts=" in transmit
+    assert list(inspect.signature(rp_http.send_result).parameters)[:3] == [
+        "session",
+        "job_data",
+        "job",
+    ]
+    assert "rp_scale.JobScaler(config)" in inspect.getsource(sdk_worker.run_worker)
+    scaler = rp_scale.JobScaler({})
+    assert scaler.jobs_fetcher is rp_scale.get_job
+    assert scaler.stop_signals_fetcher is rp_scale.get_stop_signals
+    assert rp_scale._job_stop_url.__module__.endswith("rp_job")
+    assert scaler.is_alive()
+    scaler.kill_worker()
+    assert not scaler.is_alive()
+    assert scaler.job_progress.get_job_count() == 0
+    assert inspect.iscoroutinefunction(scaler.run)
+    loop = inspect.getsource(rp_scale.JobScaler.get_jobs)
+    assert "self.jobs_fetcher(session, jobs_needed)" in loop
+
+
+def test_the_sdk_still_retries_too_little_and_drops_late_jobs() -> None:
+    """The faults that `sdk.py` is for; it goes when they do."""
+    assert FibonacciRetry(attempts=3).exceptions == set()
+    assert "self.jobs_queue.put(job)" in inspect.getsource(rp_scale.JobScaler.get_jobs)
+
+
+def test_vllm_still_counts_the_usage_of_a_stream_as_the_older_shapes_need() -> None:
+    assert {"include_usage", "continuous_usage_stats"} <= StreamOptions.model_fields.keys()
+
+
+def test_vllm_still_logs_through_a_file_of_settings() -> None:
+    assert DEFAULT_LOGGING_CONFIG["loggers"]["vllm"]["handlers"] == ["vllm"]
+    assert "VLLM_LOGGING_CONFIG_PATH" in environment_variables

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from specworker import local
 from specworker.engine import Engine
-from tests.engines import Rack
+from tests.engines import Rack, outputs
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,6 +42,17 @@ async def test_a_job_is_printed_and_its_figures_shown(
     assert prints in capsys.readouterr().out
     assert "mean acceptance length" in messages.getvalue()
     assert ("max_tokens" in messages.getvalue()) == (status == 1)
+
+
+@pytest.mark.engine("cut draft")
+async def test_a_model_is_served_under_the_name_the_user_wrote_wherever_it_lies(
+    engine: Engine,
+) -> None:
+    (models,) = await outputs(engine, {"route": "/v1/models"})
+    assert [model["id"] for model in models["data"]] == ["Acme/Target-1B"]
+    asked = {"model": "Acme/Target-1B", "prompt": "One,", "max_tokens": 2}
+    (answer,) = await outputs(engine, {"route": "/v1/completions", "body": asked})
+    assert answer["model"] == "Acme/Target-1B"
 
 
 @pytest.mark.engine("of its own")

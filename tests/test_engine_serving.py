@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from vllm.v1.metrics.reader import Gauge, get_metrics_snapshot
 
-from specworker import serving
+from specworker import legacy, serving
 from specworker.engine import Engine
+from specworker.settings import Settings
 from tests.engines import complete, events, outputs
 
 pytestmark = pytest.mark.engine("ngram")
@@ -193,3 +194,37 @@ async def test_a_prompt_without_a_maximum_stops_at_the_documented_one(engine: En
     (answer,) = await outputs(engine, job)
     assert answer["usage"]["completion_tokens"] == 100
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_output_of_older_workers_has_the_same_text_and_true_counts(
+    engine: Engine, stream: bool
+) -> None:
+    body = {"max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    whole = await complete(engine, REPEATED, **body)
+    shapes = legacy.Shapes.of(Settings.from_env({"LEGACY_NATIVE_OUTPUT": "true"}))
+    job = {"prompt": REPEATED, "stream": stream, "sampling_params": body}
+    async with aclosing(serving.outputs(engine, job, 0.05, shapes=shapes)) as generator:
+        pieces = [output async for output in generator]
+    text = "".join("".join(piece["choices"][0]["tokens"]) for piece in pieces)
+    assert text == whole["choices"][0]["text"]
+    assert pieces[-1]["usage"] == {"input": whole["usage"]["prompt_tokens"], "output": 40}
+    assert (len(pieces) > 1) == stream
+
+
+async def test_a_stream_of_parsed_chunks_has_the_same_text(engine: Engine) -> None:
+    shapes = legacy.Shapes.of(Settings.from_env({"RAW_OPENAI_OUTPUT": "0"}))
+    body = {"prompt": REPEATED, "max_tokens": 24, "temperature": 0, "stream": True}
+    job = {"openai_route": "/v1/completions", "openai_input": body}
+    async with aclosing(serving.outputs(engine, job, 0.05, shapes=shapes)) as generator:
+        chunks = [chunk async for output in generator for chunk in output]
+    whole = await complete(engine, REPEATED, max_tokens=24)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["choices"][0]["text"]
+
+
+async def test_an_error_in_a_stream_fails_the_job_after_its_event(engine: Engine) -> None:
+    body = {"prompt": "x", "min_p": 0.2, "temperature": 1, "stream": True}
+    pieces = await outputs(engine, {"route": "/v1/completions", "body": body})
+    assert '"error"' in pieces[0]
+    assert pieces[-2].endswith("data: [DONE]\n\n")
+    assert "min_p" in error_of(pieces[-1])["message"]

@@ -98,7 +98,7 @@ async def opened():
 
 if __name__ == "__main__":
     logs.configure(as_json=True)
-    engine = SimpleNamespace(app=opened, client=client, served_name="fake")
+    engine = SimpleNamespace(app=opened, client=client, served_name="fake", started={})
     sys.exit(serverless.Worker(engine, Settings.from_env(os.environ)).run())
 """
 

@@ -97,6 +97,8 @@ class Engine:
             ConfigurationError: vLLM refuses the configuration.
         """
         self._args = args
+        #: Seconds that the parts of the start took, by name.
+        self.started: dict[str, float] = {}
         engine_args = AsyncEngineArgs.from_cli_args(args)
         propagate_flash_late_interaction(args, engine_args)
         try:

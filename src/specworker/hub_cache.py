@@ -76,6 +76,11 @@ def target_revision(environment: Mapping[str, str]) -> str | None:
     return text_of(environment, "MODEL_REVISION") or text_of(environment, "REVISION")
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether a model's name can only be found on the hub."""
+    return bool(not is_path(name) and _REPOSITORY.fullmatch(name) and not Path(name).exists())
+
+
 def find(
     variable: str,
     name: str,
@@ -99,7 +104,7 @@ def find(
     Raises:
         ConfigurationError: `offline`, and no cache holds the model whole.
     """
-    if is_path(name) or not _REPOSITORY.fullmatch(name) or Path(name).exists() or not caches:
+    if not is_hub_id(name) or not caches:
         return Found(name, name, revision)
     unusable: list[str] = []
     for folder in _repositories(name, caches):

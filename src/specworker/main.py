@@ -3,7 +3,6 @@
 import argparse
 import logging
 import textwrap
-import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from specworker import (
     checkpoint,
     demo_model,
+    download,
     draft_alias,
     hub_cache,
     local,
@@ -24,7 +24,8 @@ from specworker.errors import ConfigurationError, StartError
 from specworker.hub_cache import Models
 from specworker.settings import Settings
 from specworker.speculation import Speculation
-from specworker.values import is_unset
+from specworker.stopwatch import Stopwatch
+from specworker.values import is_unset, text_of
 
 if TYPE_CHECKING:
     from specworker.engine import Engine
@@ -101,9 +102,8 @@ def configure(environment: Mapping[str, str]) -> tuple[Settings, Speculation, Mo
     if named := speculation.draft(settings):
         known = checkpoint.Checkpoint(named.name)
         try:
-            token = settings.hf_token.get_secret_value() if settings.hf_token else None
             draft = find(*named)
-            known = checkpoint.read(*named, token, draft.place)
+            known = checkpoint.read(*named, settings.token, draft.place)
         except ConfigurationError as error:
             problems.extend(error.problems)
     decided = speculation.resolve(settings, known)
@@ -132,10 +132,13 @@ def load(
             "served_model_name": [demo_model.NAME],
         }
         logger.info("MODEL_NAME is not set: serving the demo model %s", demo_model.NAME)
-    began = time.monotonic()
+    clock = Stopwatch()
+    if hub_cache.folders(environment) and not text_of(environment, "LOAD_FORMAT"):
+        models = download.fetch_all(models, settings.token)
+    clock.lap("download")
     from specworker import engine
 
-    imported = time.monotonic()
+    clock.lap("imports")
     config = decided.config
     if config and models.draft:
         config = hub_cache.draft_from(models.draft, config)
@@ -155,11 +158,8 @@ def load(
         raise
     except Exception as error:
         raise StartError(errors.cause(error)) from error
-    logger.info(
-        "engine loaded: imports %.1f s, engine and weights %.1f s",
-        imported - began,
-        time.monotonic() - imported,
-    )
+    clock.lap("load")
+    loaded.started = clock.laps
     return loaded
 
 

@@ -4,14 +4,14 @@ import asyncio
 import json
 import logging
 import textwrap
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from specworker import legacy, outgoing, serving
+from specworker import legacy, outgoing, serving, stopwatch
 from specworker.errors import ConfigurationError, RequestError, StartError, job_error
 from specworker.job_record import JobRecord
+from specworker.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from specworker.engine import Engine
@@ -122,9 +122,10 @@ class Worker:
         return [*event, job_error(error, 413)]
 
     async def _open(self) -> None:
-        began = time.monotonic()
+        clock = Stopwatch()
         await self._engine.app()
-        logger.info("ready: warm-up %.1f s", time.monotonic() - began)
+        clock.lap("warm-up")
+        logger.info("ready after %s", stopwatch.line(self._engine.started | clock.laps))
 
     async def _watch_engine(self) -> None:
         """End the loop when the engine has died: its jobs fail, and no more are taken."""

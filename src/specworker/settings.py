@@ -224,6 +224,11 @@ class Settings(BaseSettings):
         return cls.model_validate(right), problems
 
     @property
+    def token(self) -> str | None:
+        """The hub's token in plain text; for the hub alone."""
+        return self.hf_token.get_secret_value() if self.hf_token else None
+
+    @property
     def where(self) -> Mode:
         """The mode that `MODE` or the platform's variables name."""
         if self.mode:

@@ -1,0 +1,1 @@
+"""Measurements of the worker on the machine at hand."""
