@@ -27,3 +27,4 @@ format:  ## Format and fix what can be fixed
 bench:  ## Measure what the worker costs over the bare engine
 	@builder/setup.sh test
 	@.venv/bin/python bench/overhead.py
+	@.venv/bin/python bench/jobs.py

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -91,18 +92,22 @@ async def an_endpoint(
                         base_url=f"{url}/openai/v1", api_key="any", max_retries=0
                     ) as openai_client,
                 ):
-                    polls = platform.polls
-                    wait = SOON if script else ENGINE_SOON
-                    begun = await platform.until(
-                        lambda: (
-                            (polls["job-take"] and polls["job-stop"]) or worker.poll() is not None
-                        ),
-                        wait,
-                    )
-                    assert begun, "the worker takes no job"
-                    assert worker.poll() is None, (folder / "log").read_text()[-4000:]
+                    await _polls(platform, worker, SOON if script else ENGINE_SOON, folder / "log")
                     yield Endpoint(platform, worker, folder, client, openai_client)
             finally:
                 worker.terminate()
                 platform.drain()
                 await asyncio.to_thread(worker.wait, SOON)
+
+
+async def _polls(
+    platform: Platform, worker: "subprocess.Popen[bytes]", within: float, log: Path
+) -> None:
+    """Wait for the worker's first polls; fails with its log when it ends before."""
+    deadline = time.monotonic() + within
+    polls = platform.polls
+    while not await platform.until(lambda: polls["job-take"] and polls["job-stop"], 0.5):
+        if worker.poll() is not None:
+            said = await asyncio.to_thread(log.read_text)
+            raise AssertionError(f"the worker ended: {said[-4000:]}")
+        assert time.monotonic() < deadline, "the worker takes no job"

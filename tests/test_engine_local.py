@@ -23,7 +23,11 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize(
     ("job_input", "status", "prints"),
     [
-        ({"prompt": "One, two,", "stream": True}, 0, " three"),
+        (
+            {"prompt": "One, two,", "stream": True, "sampling_params": {"temperature": 0}},
+            0,
+            " three",
+        ),
         ({"prompt": "One, two,", "sampling_params": {"n": 2, "temperature": 1}}, 0, "\n"),
         ({"route": "/v1/models"}, 0, '"object": "list"'),
         ({"prompt": "x", "sampling_params": {"max_tokens": -1}}, 1, "\n"),

@@ -52,7 +52,8 @@ async def stream(request):
 
     async def events():
         for number in range(body["events"]):
-            yield f"data: {json.dumps({'n': number})}\\n\\n"
+            event = {"n": number} | ({"text": body["error_text"]} if "error_text" in body else {})
+            yield f"data: {json.dumps(event)}\\n\\n"
             await asyncio.sleep(body.get("pause", 0))
         if "error" in body:
             yield f"data: {json.dumps(error('broke', 503))}\\n\\n"
@@ -184,6 +185,13 @@ async def test_a_result_over_the_limit_fails_in_words(endpoint: Endpoint) -> Non
     error = error_of(await endpoint.answered(call("large")))
     assert error["code"] == 413
     assert "MAX_RESULT_MB" in error["message"]
+
+
+async def test_a_stream_over_the_limit_says_so_in_an_event_and_fails(endpoint: Endpoint) -> None:
+    job = await endpoint.answered(call("stream", events=3, error_text="error " * 100_000))
+    assert error_of(job)["code"] == 413
+    assert "MAX_RESULT_MB" in streamed(job)
+    assert streamed(job).endswith("data: [DONE]\n\n")
 
 
 async def test_a_stop_ends_its_job_alone(endpoint: Endpoint) -> None:

@@ -90,7 +90,8 @@ class Worker:
                     return
                 output, size = outgoing.encodable(output)
                 total += size
-                if total > self._settings.max_result_mb * 1024**2 and "error" not in output:
+                fails = isinstance(output, dict) and "error" in output
+                if total > self._settings.max_result_mb * 1024**2 and not fails:
                     record.status = 413
                     for last in self._too_large(isinstance(output, str)):
                         yield last
