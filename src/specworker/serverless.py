@@ -45,13 +45,14 @@ class Worker:
         self._settings = settings
         self._shapes = legacy.Shapes.of(settings)
         self._time_is_up = asyncio.Event()
+        self._engine_died = False
         self._sdk = sdk
         self._loop = sdk.Loop(self._open, (self._watch_engine, self._limit_drain), LATE_JOB)
 
     def run(self) -> int:
         """Take and answer jobs. Returns the exit status: 1 when the engine died."""
         self._sdk.start(self.answer, self._settings.max_concurrency, self._loop)
-        return int(self._engine.client.errored)
+        return int(self._engine_died)
 
     async def answer(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """The handler: a job's outputs, each of which the SDK can send.
@@ -132,6 +133,7 @@ class Worker:
         """End the loop when the engine has died: its jobs fail, and no more are taken."""
         while not self._engine.client.errored:
             await asyncio.sleep(WATCH_SECONDS)
+        self._engine_died = True
         logger.error("the engine died: no more jobs are taken, and the worker ends")
         self._loop.stop()
 
