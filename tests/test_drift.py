@@ -380,6 +380,9 @@ def test_the_sdks_loop_still_has_the_seams_that_the_worker_uses() -> None:
     assert inspect.iscoroutinefunction(scaler.run)
     loop = inspect.getsource(rp_scale.JobScaler.get_jobs)
     assert "self.jobs_fetcher(session, jobs_needed)" in loop
+    assert "await self.set_scale()" in loop
+    assert "self.current_concurrency - self.current_occupancy()" in loop
+    assert "self.handle_job(session, job)" in inspect.getsource(rp_scale.JobScaler.run_jobs)
 
 
 def test_the_sdk_still_retries_too_little_and_drops_late_jobs() -> None:

@@ -11,6 +11,7 @@ from vllm.v1.metrics.reader import Gauge, get_metrics_snapshot
 
 from specworker import legacy, serving
 from specworker.engine import Engine
+from specworker.job_record import JobRecord
 from specworker.settings import Settings
 from tests.engines import complete, events, outputs
 
@@ -84,6 +85,20 @@ async def test_chat_streams_carry_usage_and_the_acceptance_of_the_request(engine
     metrics = streamed[-1]["metrics"]["speculative_decoding"]
     assert metrics["num_spec_tokens"] == 3
     assert metrics["num_accepted_draft_tokens"] <= metrics["num_draft_tokens"]
+
+
+async def test_a_stream_whose_client_wants_no_usage_has_none_and_is_counted_all_the_same(
+    engine: Engine,
+) -> None:
+    body = {"prompt": REPEATED, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    job = {"route": "/v1/completions", "body": body | {"stream": True}}
+    record = JobRecord()
+    async with aclosing(serving.outputs(engine, job, 0.05, record)) as generator:
+        streamed = events([piece async for piece in generator])
+    assert all(event["choices"] for event in streamed)
+    assert record.usage["completion_tokens"] == 24
+    assert record.speculation["num_draft_tokens"] > 0
+    assert "acceptance length=" in record.line
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])

@@ -15,6 +15,7 @@ class JobRecord:
         ttft: seconds to the first output; None while there is none.
         usage: OpenAI's usage object of the answer.
         speculation: vLLM's acceptance figures of the request.
+        failed: OpenAI's error object, where a stream held one.
     """
 
     route: str = ""
@@ -22,6 +23,7 @@ class JobRecord:
     ttft: float | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     speculation: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, Any] | None = None
     started: float = field(default_factory=time.monotonic)
 
     def note(self, body: Any) -> None:

@@ -72,6 +72,7 @@ class Scaler(rp_scale.JobScaler):  # type: ignore[misc]
     def __init__(self, config: dict[str, Any], loop: Loop) -> None:
         super().__init__(config)
         loop.scaler = self
+        self._room = asyncio.Event()
         self._loop = loop
         self._fetch_jobs = rp_scale.get_job
         self.jobs_fetcher = self._take
@@ -88,6 +89,29 @@ class Scaler(rp_scale.JobScaler):  # type: ignore[misc]
         finally:
             for task in beside:
                 task.cancel()
+
+    def current_occupancy(self) -> int:
+        """Jobs taken and not yet ended. The SDK counts those twice that wait to be started."""
+        return int(self.job_progress.get_job_count())
+
+    async def set_scale(self) -> None:
+        """Let the intake go on as soon as there is room, where the SDK looks once a second."""
+        await super().set_scale()
+        while self.is_alive() and self.current_occupancy() >= self.current_concurrency:
+            self._room.clear()
+            await self._room.wait()
+
+    async def handle_job(self, session: aiohttp.ClientSession, job: dict[str, Any]) -> None:
+        """Answer a job, then make its room known."""
+        try:
+            await super().handle_job(session, job)
+        finally:
+            self._room.set()
+
+    def kill_worker(self) -> None:
+        """Stop taking jobs."""
+        super().kill_worker()
+        self._room.set()
 
     async def _take(self, session: aiohttp.ClientSession, wanted: int) -> Any:
         """Poll for jobs. One that comes after the platform said stop is failed in words.

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from specworker import asgi, jobs, legacy, sse
+from specworker import asgi, jobs, legacy, sse, usage
 from specworker.errors import RequestError, job_error
 from specworker.job_record import JobRecord
 
@@ -42,56 +42,66 @@ async def outputs(
         shape = shapes.of_job(request)
         record.route = f"{request.method} {request.path}"
         app = await engine.app()
-        async with asgi.request(app, request.method, request.path, shape.body) as response:
+        body, unasked = usage.asked_for(request.path, shape.body)
+        async with asgi.request(app, request.method, request.path, body) as response:
             record.status = response.status
             if response.headers.get("content-type", "").startswith("text/event-stream"):
-                stream = _stream(response, shape, stream_interval, record)
-                async with aclosing(stream):
+                events = sse.Events(response.piece)
+                groups = _noted(sse.grouped(events, stream_interval), record, unasked=unasked)
+                async with aclosing(_shaped(groups, shape, record)) as stream:
                     async for output in stream:
                         yield output
                 return
-            body = jobs.parsed(await response.read())
+            answer = jobs.parsed(await response.read())
     except RequestError as error:
         record.status = error.status
         yield job_error(error.body(), error.status)
         return
-    record.note(body)
+    record.note(answer)
     record.first_output()
-    yield job_error(body, response.status) if response.status >= 400 else shape.whole(body)
+    yield job_error(answer, response.status) if response.status >= 400 else shape.whole(answer)
 
 
-async def _stream(
-    response: asgi.Response, shape: legacy.Shape, interval: float, record: JobRecord
-) -> AsyncGenerator[Any, None]:
-    """The groups of a stream; an error in it is the job's error too."""
-    failed: dict[str, Any] | None = None
-    try:
-        async with aclosing(sse.grouped(sse.Events(response.piece), interval)) as groups:
+async def _noted(
+    groups: AsyncGenerator[str, None], record: JobRecord, *, unasked: bool
+) -> AsyncGenerator[str, None]:
+    """The groups of a stream, once their figures and errors are in the record.
+
+    The event with the usage is left out where it is `unasked` for. A stream that breaks
+    ends in an event that says so.
+    """
+    async with aclosing(groups):
+        try:
             async for group in groups:
                 record.first_output()
-                failed = _noted(group, record) or failed
-                for output in shape.outputs(group):
-                    yield output
-    except ConnectionError as broken:
-        failed = RequestError(str(broken), status=500, kind="InternalServerError").body()
-        for output in shape.outputs(f"data: {json.dumps(failed)}\n\ndata: [DONE]\n\n"):
-            yield output
+                _note(group, record)
+                if shown := usage.without(group) if unasked else group:
+                    yield shown
+        except ConnectionError as broken:
+            record.failed = RequestError(str(broken), status=500, kind="InternalServerError").body()
+            yield f"data: {json.dumps(record.failed)}\n\ndata: [DONE]\n\n"
+
+
+async def _shaped(
+    groups: AsyncGenerator[str, None], shape: legacy.Shape, record: JobRecord
+) -> AsyncGenerator[Any, None]:
+    """The outputs of a stream; an error in it is the job's error too."""
+    async with aclosing(groups):
+        async for group in groups:
+            for output in shape.outputs(group):
+                yield output
     for output in shape.rest():
         yield output
-    if failed is not None:
-        record.status = int(failed["error"].get("code") or 500)
-        yield job_error(failed, record.status)
+    if record.failed is not None:
+        record.status = int(record.failed["error"].get("code") or 500)
+        yield job_error(record.failed, record.status)
 
 
-def _noted(group: str, record: JobRecord) -> dict[str, Any] | None:
-    """Take a group's figures into the record; returns the error in it, if there is one."""
-    failed = None
-    for event in group.split("\n\n"):
-        if '"usage"' not in event and '"error"' not in event:
-            continue  # most events: they are parsed for nothing
-        data = event[event.find("data: ") + 6 :]
-        if data.startswith("{"):
-            body = json.loads(data)
-            record.note(body.get("response", body))
-            failed = body if isinstance(body.get("error"), dict) else failed
-    return failed
+def _note(group: str, record: JobRecord) -> None:
+    """Take a group's figures and its error into the record."""
+    if '"usage"' not in group and '"error"' not in group:
+        return  # most groups: parsing them would cost more than answering does
+    for event in legacy.chunks(group):
+        record.note(event.get("response", event))
+        if isinstance(event.get("error"), dict):
+            record.failed = event
