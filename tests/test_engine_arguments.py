@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,7 +50,12 @@ def test_a_worker_loads_a_cached_target_and_draft_from_their_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Namespace] = []
-    monkeypatch.setattr(engine, "Engine", loaded.append)
+
+    def load(args: Namespace) -> SimpleNamespace:
+        loaded.append(args)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(engine, "Engine", load)
     monkeypatch.setattr(start_failure, "ErrorLog", lambda _: None)
     target = hubs.snapshot(tmp_path, NAME.lower())
     draft = hubs.snapshot(tmp_path, "org/my-eagle-draft", architectures=["LlamaForCausalLM"])
@@ -68,3 +74,28 @@ def test_a_worker_loads_a_cached_target_and_draft_from_their_folders(
     assert args.speculative_config == {"method": "draft_model", "num_speculative_tokens": 3}
     assert alias.resolve() == draft
     assert "eagle" not in str(alias)
+
+
+@pytest.mark.parametrize(
+    ("environment", "size"),
+    [
+        ({}, 8),
+        ({"PIPELINE_PARALLEL_SIZE": "2"}, 4),
+        ({"DATA_PARALLEL_SIZE": "4"}, 2),
+        ({"TENSOR_PARALLEL_SIZE": "1"}, 1),
+        ({"TENSOR_PARALLEL_SIZE": "0"}, 8),
+    ],
+)
+def test_every_visible_gpu_is_used_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], size: int
+) -> None:
+    gpus = SimpleNamespace(is_cpu=lambda: False, device_count=lambda: 8)
+    monkeypatch.setattr(engine, "current_platform", gpus)
+    assert arguments(environment).tensor_parallel_size == size
+
+
+def test_a_key_of_vllms_own_does_not_lock_the_platforms_jobs_out() -> None:
+    args, notes = engine.arguments({**NAMED, "VLLM_EXTRA_ARGS": "--api-key secret"}, None, {})
+    assert args.api_key is None
+    assert any(note.startswith("--api-key: no effect") for note in notes)
+    assert not any("secret" in note for note in notes)

@@ -54,6 +54,7 @@ def arguments(
         **model,
         "speculative_config": speculative_config and dict(speculative_config),
         "per_request_spec_decode_metrics": None,
+        "tensor_parallel_size": None,
     }
     if vllm.__version__ == CORRECTED_VERSION:
         defaults["worker_cls"] = WORKER
@@ -61,11 +62,14 @@ def arguments(
         defaults["enforce_eager"] = True  # compiling takes minutes and gains nothing here
         if "VLLM_CPU_KVCACHE_SPACE" not in environment:
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
-    elif (gpus := current_platform.device_count()) > 1:
-        defaults["tensor_parallel_size"] = gpus
     args, notes = engine_flags.read(environment, defaults)
     if target is not None:
         hub_cache.serve_from(target, args)
+    if args.tensor_parallel_size is None:
+        args.tensor_parallel_size = _gpus_each(args)
+    if args.api_key:
+        args.api_key = None
+        notes.append("--api-key: no effect, jobs come through the platform, which has its own keys")
     if args.per_request_spec_decode_metrics is None:
         args.per_request_spec_decode_metrics = "summary" if args.speculative_config else "none"
     if speculative_config and args.speculative_config != defaults["speculative_config"]:
@@ -81,6 +85,14 @@ def arguments(
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigurationError([f"vLLM refuses its arguments: {error}"]) from error
     return args, notes
+
+
+def _gpus_each(args: Namespace) -> int:
+    """The visible GPUs that each stage of each replica can have; 1 on a CPU."""
+    if current_platform.is_cpu():
+        return 1
+    shares = args.pipeline_parallel_size * args.data_parallel_size
+    return max(1, int(current_platform.device_count() // shares))
 
 
 class Engine:

@@ -15,6 +15,7 @@ from specworker import (
     hub_cache,
     local,
     logs,
+    misspelt,
     serverless,
     speculation,
     start_failure,
@@ -58,6 +59,10 @@ def main(environment: MutableMapping[str, str], argv: Sequence[str]) -> int:
     logs.configure(as_json=settings.runpod_endpoint_id is not None)
     if is_unset(environment.get("HF_TOKEN", "")):  # else the hub gets the word None as a token
         environment.pop("HF_TOKEN", None)
+    if environment.pop("VLLM_API_KEY", None):  # vLLM's application would refuse every job
+        logger.warning(
+            "VLLM_API_KEY: no effect, jobs come through the platform, which has its own keys"
+        )
     volume.place(environment)
     options = _parser().parse_known_args(argv)[0]
     if settings.where == "serverless":
@@ -149,7 +154,7 @@ def load(
         if model.is_cached:
             logger.info("%s is cached in %s", model.name, model.place)
         notes += model.notes
-    for note in (*decided.notes, *notes):
+    for note in (*decided.notes, *misspelt.notes(environment), *notes):
         logger.warning("%s", note)
     errors = start_failure.ErrorLog(environment)
     try:
