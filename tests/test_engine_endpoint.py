@@ -217,6 +217,9 @@ async def test_the_log_says_what_jobs_cost_and_nothing_that_users_wrote(
     for figure in ("status=200", "prompt=", "completion=5", "ttft=", "tokens/s=", "acceptance"):
         assert figure in message
     assert "Xylophones" not in endpoint.log
+    ours = [line for line in endpoint.log.splitlines() if line.startswith("{")]
+    assert any("vLLM" in json.loads(line)["message"] for line in ours)
+    assert not any(line.startswith(("INFO", "WARNING", "(EngineCore", "(Worker")) for line in ours)
 
 
 async def test_at_sigterm_streams_finish_and_every_process_is_gone(endpoint: Endpoint) -> None:

@@ -1,11 +1,11 @@
-"""The worker's own log: messages to stderr, since stdout carries answers."""
+"""What is logged, and how: messages to stderr, since stdout carries answers."""
 
 import json
 import logging
 import sys
 
 
-class _Lines(logging.Formatter):
+class JsonLines(logging.Formatter):
     """One JSON object a line, in the keys of the Runpod SDK's own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -16,7 +16,7 @@ class _Lines(logging.Formatter):
 def configure(*, as_json: bool) -> None:
     """Log what this package says, from INFO on; as JSON lines where a platform reads them."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines() if as_json else logging.Formatter("%(levelname)s %(message)s"))
+    handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(levelname)s %(message)s"))
     package = logging.getLogger("specworker")
     package.handlers = [handler]
     package.setLevel(logging.INFO)

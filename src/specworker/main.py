@@ -156,7 +156,8 @@ def load(
         notes += model.notes
     for note in (*decided.notes, *misspelt.notes(environment), *notes):
         logger.warning("%s", note)
-    errors = start_failure.ErrorLog(environment)
+    on_platform = settings.runpod_endpoint_id is not None
+    errors = start_failure.ErrorLog(environment, as_json=on_platform)
     try:
         loaded = engine.Engine(args)
     except ConfigurationError:

@@ -6,13 +6,16 @@ So every vLLM process writes its errors to a file besides, and the reason is rea
 
 import atexit
 import json
+import logging
 import re
 import shutil
 import tempfile
 from collections.abc import MutableMapping
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
+from specworker import logs
 from specworker.outgoing import public
 
 _ERROR_LINE = re.compile(r"\b((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)): (.+)$", re.M)
@@ -26,32 +29,49 @@ _OUT_OF_MEMORY = re.compile(
 class ErrorLog:
     """The errors of vLLM's processes, in a file of their own."""
 
-    def __init__(self, environment: MutableMapping[str, str]) -> None:
-        """Have the vLLM processes that start from now on write their errors to the file."""
+    def __init__(self, environment: MutableMapping[str, str], *, as_json: bool) -> None:
+        """Have the vLLM processes that start from now on write their errors to the file.
+
+        Args:
+            environment: of those processes; the user's own settings of vLLM's log stay.
+            as_json: whether what vLLM logs is written as JSON lines, here and there.
+        """
         folder = Path(tempfile.mkdtemp(prefix="specworker-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self._file = folder / "errors.log"
         if "VLLM_LOGGING_CONFIG_PATH" in environment:
-            return  # the user's own logging stays as it is
-        from vllm.logger import DEFAULT_LOGGING_CONFIG
-
-        config = deepcopy(DEFAULT_LOGGING_CONFIG)
-        config["handlers"]["errors"] = {
-            "class": "logging.FileHandler",
-            "formatter": "vllm",
-            "level": "ERROR",
-            "filename": str(self._file),
-            "delay": True,
-        }
-        config["loggers"]["vllm"]["handlers"].append("errors")
+            return
         written = folder / "logging.json"
-        written.write_text(json.dumps(config))
+        written.write_text(json.dumps(_logging(self._file, as_json=as_json)))
         environment["VLLM_LOGGING_CONFIG_PATH"] = str(written)
+        if as_json:
+            for handler in logging.getLogger("vllm").handlers:
+                handler.setFormatter(logs.JsonLines())
 
     def cause(self, error: BaseException) -> str:
         """Why the engine did not start, as far as the logs or `error` tell."""
         text = self._file.read_text(errors="replace") if self._file.is_file() else ""
         return cause(error, text)
+
+
+def _logging(errors: Path, *, as_json: bool) -> dict[str, Any]:
+    """vLLM's own settings of its log, and a second copy of every error to `errors`."""
+    from vllm.logger import DEFAULT_LOGGING_CONFIG
+
+    config: dict[str, Any] = deepcopy(DEFAULT_LOGGING_CONFIG)
+    config["formatters"]["plain"] = {"format": "%(message)s"}
+    config["handlers"]["errors"] = {
+        "class": "logging.FileHandler",
+        "formatter": "plain",
+        "level": "ERROR",
+        "filename": str(errors),
+        "delay": True,
+    }
+    config["loggers"]["vllm"]["handlers"].append("errors")
+    if as_json:
+        config["formatters"]["lines"] = {"()": "specworker.logs.JsonLines"}
+        config["handlers"]["vllm"]["formatter"] = "lines"
+    return config
 
 
 def cause(error: BaseException, log: str) -> str:
