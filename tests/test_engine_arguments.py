@@ -56,7 +56,7 @@ def test_a_worker_loads_a_cached_target_and_draft_from_their_folders(
         return SimpleNamespace()
 
     monkeypatch.setattr(engine, "Engine", load)
-    monkeypatch.setattr(start_failure, "ErrorLog", lambda _, as_json: None)
+    monkeypatch.setattr(start_failure, "ErrorLog", lambda *_, **__: None)
     target = hubs.snapshot(tmp_path, NAME.lower())
     draft = hubs.snapshot(tmp_path, "org/my-eagle-draft", architectures=["LlamaForCausalLM"])
     environment = {

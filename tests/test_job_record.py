@@ -1,3 +1,5 @@
+from typing import Any
+
 from specworker.job_record import JobRecord
 
 
@@ -31,6 +33,7 @@ def test_only_the_first_output_counts_for_the_time_to_it() -> None:
 
 def test_what_holds_no_figures_changes_nothing() -> None:
     record = JobRecord()
-    for body in (None, "text", [], {}, {"usage": None, "metrics": None}):
+    nothing: tuple[Any, ...] = (None, "text", [], {}, {"usage": None, "metrics": None})
+    for body in nothing:
         record.note(body)
     assert (record.usage, record.speculation) == ({}, {})

@@ -22,13 +22,13 @@ def test_what_json_can_carry_is_left_as_it_is_and_measured(value: Any) -> None:
         ("half \ud800 a character", "half ? a character"),
         ({"\udfff": 1}, {"?": 1}),
         ({"raw": b"\xffok"}, {"raw": "\ufffdok"}),
-        ({"several": (1, 2)}, {"several": [1, 2]}),
+        ({"several": {1}}, {"several": [1]}),
         ({1: object}, {"1": "<class 'object'>"}),
     ],
 )
 def test_what_json_cannot_carry_is_replaced(value: Any, sent: Any) -> None:
     cleaned, size = outgoing.encodable(value)
-    assert cleaned == sent or cleaned == json.loads(json.dumps(sent))
+    assert cleaned == sent
     assert size == len(json.dumps(cleaned, ensure_ascii=False).encode())
 
 

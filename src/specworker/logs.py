@@ -9,6 +9,7 @@ class JsonLines(logging.Formatter):
     """One JSON object a line, in the keys of the Runpod SDK's own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line of one record."""
         message = super().format(record)
         return json.dumps({"requestId": None, "message": message, "level": record.levelname})
 
