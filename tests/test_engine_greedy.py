@@ -69,10 +69,14 @@ async def test_greedy_text_is_that_without_speculation(
     expected = await plain_answers(rack, answers)
     engine = await rack.get(method)
     before = acceptance.read()
-    for prompt in PROMPTS:
+
+    async def ask(prompt: str) -> None:
         answer = await complete(engine, prompt, max_tokens=TOKENS, ignore_eos=True)
         assert answer["choices"][0]["token_ids"] == expected[prompt]["token_ids"], prompt
         assert answer["usage"]["completion_tokens"] == TOKENS
+
+    await ask(PROMPTS[0])  # alone, then the others as one batch
+    await asyncio.gather(*(ask(prompt) for prompt in PROMPTS[1:]))
     figures = acceptance.read() - before
     assert figures.drafted > 0
     assert figures.drafted >= figures.accepted == sum(figures.accepted_by_position)
