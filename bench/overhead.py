@@ -189,8 +189,11 @@ async def measure(
         messages.print("Starting two engines, one after the other …")
         log = Path(work) / "serve.log"
         url, server = stack.enter_context(vllm_serve(model, log))
-        # One connection a stream, no limit: what is measured is not the client.
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        # A new connection for each stream: a server that was stopped meanwhile has closed
+        # the old ones. No limit: what is measured is not the client.
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True)
+        ) as session:
             await answers(session, url, server, log)
             with stopped(tree(server.pid)):
                 engine = load(model)
