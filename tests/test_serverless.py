@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from specworker import serverless
+from specworker.errors import ConfigurationError, StartError
 from specworker.rehearsal_jobs import Fault, Faults, Job, Status
+from specworker.settings import Settings
 from tests.endpoints import SOON, Endpoint, an_endpoint
 
 #: The real worker around an application that does as its route says.
@@ -283,3 +286,26 @@ async def test_a_dead_engine_fails_its_jobs_and_ends_the_worker_with_an_error(
         job = await endpoint.answered(call("dies"))
         assert error_of(job)["code"] == 500
         assert await endpoint.exit_status(within=10) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ConfigurationError(["A=1: wrong", "B=2: wrong"]), "A=1: wrong; B=2: wrong"),
+        (StartError("ValueError: too large"), "ValueError: too large"),
+        (ImportError("libcuda.so of /usr/lib/cuda/lib64"), "ImportError: libcuda.so of <path>"),
+    ],
+)
+def test_whatever_keeps_the_engine_from_starting_is_what_the_jobs_hear(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(serverless, "answer_with", lambda cause, _: heard.append(cause))
+
+    def load() -> Any:
+        raise error
+
+    assert serverless.run(load, Settings()) == 1
+    assert heard == [says]
+    assert serverless.run(load, Settings.from_env({"ON_START_FAILURE": "exit"})) == 2
+    assert heard == [says]

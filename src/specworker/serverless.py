@@ -148,9 +148,13 @@ def run(load: "Callable[[], Engine]", settings: "Settings") -> int:
     """Load the engine and answer jobs. Returns the exit status."""
     try:
         engine = load()
-    except (ConfigurationError, StartError) as error:
-        cause = outgoing.public(str(error).replace("\n", "; "))
-        logger.error("cannot start:\n%s", textwrap.indent(str(error), "  "))
+    except Exception as error:
+        foreseen = isinstance(error, ConfigurationError | StartError)
+        reason = str(error) if foreseen else f"{type(error).__name__}: {error}"
+        cause = outgoing.public(reason.replace("\n", "; "))
+        logger.error(
+            "cannot start:\n%s", textwrap.indent(reason, "  "), exc_info=None if foreseen else error
+        )
         if settings.on_start_failure == "exit":
             return 2
         answer_with(cause, settings)
