@@ -38,11 +38,12 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specworker import drafting, engine_flags, speculation
+from specworker import drafting, engine_flags, speculation, speculative_json
 from specworker.checkpoint import Checkpoint
 from specworker.inside_vllm import corrections
 from specworker.inside_vllm.corrections import CORRECTED_VERSION, CORRECTIONS, Correction
-from specworker.settings import Method, Settings
+from specworker.settings import Settings
+from specworker.speculative_settings import Method
 
 SOURCES = sorted((Path(__file__).parents[1] / "src" / "specworker").rglob("*.py"))
 PARSER = engine_flags.parser()
@@ -144,7 +145,7 @@ def test_the_kinds_of_options_are_those_that_variables_are_translated_for() -> N
 
 
 def test_every_method_is_one_of_vllms() -> None:
-    assert set(get_args(Method)) <= set(get_args(SpeculativeMethod))
+    assert set(get_args(Method)) - {"self"} <= set(get_args(SpeculativeMethod))
 
 
 def written_keys() -> set[str]:
@@ -155,13 +156,15 @@ def written_keys() -> set[str]:
         "SPECULATIVE_DISABLE_BY_BATCH_SIZE": "8",
         "SPECULATIVE_MODEL": "org/draft",
         **{name.upper(): "1" for name in speculation.DRAFT_KEYS},
+        "SPECULATIVE_DRAFT_SAMPLE_METHOD": "greedy",
+        "SPEC_DECODING_ACCEPTANCE_METHOD": "block",
     }
     keys: set[str] = set()
     for method in get_args(Method):
         settings = Settings.from_env(everything | {"SPECULATIVE_METHOD": method})
         draft = Checkpoint("org/draft", {}) if speculation.draft(settings) else None
         keys |= set(speculation.resolve(settings, draft).config or ())
-    return keys | set(speculation.RENAMED_KEYS.values())
+    return keys | set(speculative_json.RENAMED_KEYS.values())
 
 
 @pytest.mark.parametrize("key", sorted(written_keys()))
@@ -169,7 +172,7 @@ def test_a_key_that_is_written_is_a_field_of_vllms_config(key: str) -> None:
     assert key in {field.name for field in dataclasses.fields(SpeculativeConfig)}
 
 
-@pytest.mark.parametrize("key", [*speculation.RENAMED_KEYS, "disable_by_batch_size"])
+@pytest.mark.parametrize("key", [*speculative_json.RENAMED_KEYS, "disable_by_batch_size"])
 def test_a_key_that_is_translated_is_none(key: str) -> None:
     assert key not in {field.name for field in dataclasses.fields(SpeculativeConfig)}
 

@@ -5,7 +5,8 @@ import pydantic
 import pytest
 
 from specworker.errors import ConfigurationError
-from specworker.settings import Settings, _problem, allowed
+from specworker.settings import Settings
+from specworker.variables import allowed, problem
 
 SPECULATIVE_INTEGERS = (
     "NUM_SPECULATIVE_TOKENS",
@@ -22,6 +23,7 @@ SPECULATIVE_NUMBERS = (
 )
 BOOLEANS = ("SPECULATIVE_ENFORCE_EAGER", "DISABLE_LOGPROBS_DURING_SPEC_DECODING")
 DEFAULTS = Settings.from_env({})
+FIELDS = Settings.model_fields
 
 
 def read(**environment: str) -> Settings:
@@ -40,6 +42,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert DEFAULTS.spec_decoding_acceptance_method == "rejection_sampler"
     assert (DEFAULTS.on_start_failure, DEFAULTS.drain_timeout_s) == ("answer", 300)
     assert (DEFAULTS.max_result_mb, DEFAULTS.default_batch_size) == (10, 50)
+    assert (DEFAULTS.preflight, DEFAULTS.speculative_fallback) == ("error", "off")
+    assert DEFAULTS.speculative_unsupported == "reject"
     assert (DEFAULTS.raw_openai_output, DEFAULTS.legacy_native_output) == (True, False)
     others = DEFAULTS.model_dump(
         exclude={
@@ -52,6 +56,9 @@ def test_an_empty_environment_gives_the_defaults() -> None:
             "default_batch_size",
             "raw_openai_output",
             "legacy_native_output",
+            "preflight",
+            "speculative_fallback",
+            "speculative_unsupported",
         }
     )
     assert set(others.values()) == {None}
@@ -262,8 +269,10 @@ def test_the_token_shows_nowhere() -> None:
 
 
 def test_a_problem_with_the_token_would_not_show_it() -> None:
-    assert "hf_do_not_show_me" not in _problem("hf_token", "hf_do_not_show_me", "is too short")
-    assert "eagle9" in _problem("speculative_method", "eagle9", "is unknown")
+    name, token = "hf_token", "hf_do_not_show_me"
+    assert token not in problem(name, FIELDS[name], token, "is too short")
+    name = "speculative_method"
+    assert "eagle9" in problem(name, FIELDS[name], "eagle9", "is unknown")
 
 
 @pytest.mark.parametrize(

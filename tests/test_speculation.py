@@ -6,9 +6,10 @@ import pytest
 
 from specworker import drafting, speculation
 from specworker.checkpoint import Checkpoint
+from specworker.decision import Speculation
 from specworker.drafting import ANY_BATCH_SIZE
 from specworker.settings import Settings
-from specworker.speculation import Draft, Speculation
+from specworker.speculation import Draft
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 12}
 PLAIN = Checkpoint("org/plain", LLAMA)

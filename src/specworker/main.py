@@ -21,10 +21,10 @@ from specworker import (
     start_failure,
     volume,
 )
+from specworker.decision import Speculation
 from specworker.errors import ConfigurationError, StartError
 from specworker.hub_cache import Models
 from specworker.settings import Settings
-from specworker.speculation import Speculation
 from specworker.stopwatch import Stopwatch
 from specworker.values import is_unset, text_of
 

@@ -1,0 +1,86 @@
+"""The variables of speculation, each declared once."""
+
+from typing import Annotated, Literal
+
+from pydantic_settings import BaseSettings
+
+from specworker.variables import CASELESS, Boolean, Integer, JsonObject, speculative
+
+Method = Literal[
+    "ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "self"
+]
+AcceptanceMethod = Literal["rejection_sampler", "typical_acceptance_sampler", "block"]
+
+
+class SpeculativeSettings(BaseSettings):
+    """What a user sets about speculation."""
+
+    speculative_config: JsonObject | None = speculative(
+        None, "vLLM's whole speculative_config as a JSON object; wins over the variables below."
+    )
+    speculative_method: Annotated[Method, CASELESS] | None = speculative(
+        None, "How tokens are drafted; inferred from the draft when unset."
+    )
+    speculative_model: str | None = speculative(
+        None, "The draft: a hub id or folder, or [ngram] for prompt lookup."
+    )
+    num_speculative_tokens: Integer | None = speculative(
+        None, "K, the tokens drafted per step; from the draft, or 3, when unset.", ge=1, le=128
+    )
+    speculative_self_layers: str | None = speculative(
+        None, "Method self: how many of the target's layers draft, or which: 0-9,25-29."
+    )
+    speculative_draft_sample_method: (
+        Annotated[Literal["greedy", "probabilistic"], CASELESS] | None
+    ) = speculative(None, "How the draft picks its tokens; greedy when unset.")
+    ngram_prompt_lookup_min: Integer | None = speculative(
+        None, "Shortest n-gram to look up in the prompt and output.", ge=1
+    )
+    ngram_prompt_lookup_max: Integer | None = speculative(
+        None, "Longest n-gram to look up in the prompt and output.", ge=1
+    )
+    speculative_disable_by_batch_size: Integer | None = speculative(
+        None, "Draft for up to this many running requests, and not above.", ge=1, le=1_000_000
+    )
+    speculative_draft_tensor_parallel_size: Integer | None = speculative(
+        None, "Tensor parallelism of the draft: 1 or the target's.", ge=1
+    )
+    speculative_max_model_len: Integer | None = speculative(
+        None, "Longest sequence, in tokens, that the draft model drafts for.", ge=1
+    )
+    speculative_model_revision: str | None = speculative(
+        None, "Branch, tag or commit of the draft."
+    )
+    speculative_quantization: str | None = speculative(
+        None, "Quantization method of the draft's weights."
+    )
+    speculative_enforce_eager: Boolean | None = speculative(
+        None, "Run the draft without CUDA graphs."
+    )
+    spec_decoding_acceptance_method: Annotated[AcceptanceMethod, CASELESS] = speculative(
+        "rejection_sampler", "The rule by which drafted tokens are accepted."
+    )
+    typical_acceptance_sampler_posterior_threshold: float | None = speculative(
+        None, "Typical acceptance: the bound on the target's probability; 0.09.", gt=0, le=1
+    )
+    typical_acceptance_sampler_posterior_alpha: float | None = speculative(
+        None, "Typical acceptance: factor of the bound by entropy; 0.3.", gt=0, le=1
+    )
+    typical_acceptance_recovery: Annotated[Literal["argmax", "sample"], CASELESS] | None = (
+        speculative(None, "Typical acceptance: the token after a rejection; argmax when unset.")
+    )
+    preflight: Annotated[Literal["error", "warn"], CASELESS] = speculative(
+        "error", "What a draft that cannot work does to the start: stop it, or a warning."
+    )
+    speculative_fallback: Annotated[Literal["off", "on"], CASELESS] = speculative(
+        "off", "Decode without speculation where it cannot be set up, in place of stopping."
+    )
+    speculative_unsupported: Annotated[Literal["reject", "drop"], CASELESS] = speculative(
+        "reject", "Fields of a request that speculation cannot serve: refuse it, or drop them."
+    )
+    disable_logprobs_during_spec_decoding: Boolean | None = speculative(
+        None, "Has no effect: logprobs are right under speculation."
+    )
+    num_lookahead_slots: Integer | None = speculative(
+        None, "Has no effect: vLLM sizes its look-ahead itself.", ge=1
+    )

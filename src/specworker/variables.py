@@ -1,0 +1,92 @@
+"""How a variable of the worker is declared, and what is said where its value is wrong."""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field, JsonValue, SecretStr
+from pydantic.fields import FieldInfo
+
+from specworker.values import (
+    BOOLEANS,
+    ZERO,
+    is_unset,
+    parse_boolean,
+    parse_integer,
+    parse_json_object,
+    parse_lower,
+    shown,
+)
+
+Boolean = Annotated[bool, BeforeValidator(parse_boolean)]
+Integer = Annotated[int, BeforeValidator(parse_integer)]
+JsonObject = Annotated[dict[str, Any], BeforeValidator(parse_json_object)]
+CASELESS = BeforeValidator(parse_lower)
+
+Group = Literal["Speculation", "Model", "Worker", "Legacy", "Platform"]
+
+
+def variable(
+    default: Any, text: str, *, group: Group, zero_is_unset: bool = False, **bounds: Any
+) -> Any:
+    """Declare one variable: default, one line of help, group, and pydantic's bounds."""
+    extra: dict[str, JsonValue] = {"group": group, "zero_is_unset": zero_is_unset}
+    return Field(default, description=text, json_schema_extra=extra, **bounds)
+
+
+def speculative(default: Any, text: str, **bounds: Any) -> Any:
+    """Declare a variable of speculation. A number's zero means unset, as consoles send it."""
+    return variable(default, text, group="Speculation", zero_is_unset=True, **bounds)
+
+
+def legacy(default: Any, text: str, **bounds: Any) -> Any:
+    """Declare a variable of older workers' output shapes. A number's zero means unset."""
+    return variable(default, text, group="Legacy", zero_is_unset=True, **bounds)
+
+
+def means_unset(text: str, field: FieldInfo) -> bool:
+    """Whether a value says nothing, as consoles send it for an empty field."""
+    if is_unset(text):
+        return True
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and extra["zero_is_unset"] and _is_number(field):
+        return bool(ZERO.fullmatch(text))
+    return False
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The plain types that a field takes, `None` and annotations taken off."""
+    if hasattr(annotation, "__metadata__"):
+        return _kinds(annotation.__origin__)
+    if not get_args(annotation) or getattr(annotation, "__origin__", None) in (Literal, dict):
+        return {annotation} - {type(None)}
+    return set().union(*(_kinds(part) for part in get_args(annotation)))
+
+
+def _is_number(field: FieldInfo) -> bool:
+    return bool(_kinds(field.annotation) & {int, float})
+
+
+def allowed(field: FieldInfo) -> str:
+    """What a variable may be, in words."""
+    kind = next(iter(_kinds(field.annotation)))
+    if kind is bool:
+        return ", ".join(BOOLEANS)
+    if getattr(kind, "__origin__", None) is Literal:
+        return ", ".join(get_args(kind))
+    if kind in (int, float):
+        bounds = [
+            f"{word} {getattr(constraint, name)}"
+            for constraint in field.metadata
+            for name, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"))
+            if hasattr(constraint, name)
+        ]
+        return " ".join(["an integer" if kind is int else "a number", " and ".join(bounds)]).strip()
+    return "a JSON object" if getattr(kind, "__origin__", None) is dict else "text"
+
+
+def problem(name: str, field: FieldInfo, text: str, message: str) -> str:
+    """What is wrong with the variable `name`, in a line."""
+    value = "(hidden)" if SecretStr in _kinds(field.annotation) else shown(text)
+    reason = message.removeprefix("Value error, ")
+    if not reason.startswith("is "):
+        reason = "is not allowed"
+    return f"{name.upper()}={value}: {reason}; allowed: {allowed(field)}"
