@@ -21,6 +21,12 @@ fi
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 
+if [ "$purpose" = test ] && ! command -v chromium >/dev/null; then
+  say "Chromium, for the tests of the page …"
+  { [ "$(id -u)" = 0 ] && apt-get update && apt-get install --yes --no-install-recommends chromium; } >&2 ||
+    say "Not installed: as root, 'apt-get install chromium' does it. Until then those tests fail."
+fi
+
 files=(builder/requirements-"$device".txt builder/requirements.txt builder/requirements-nodeps.txt)
 [ "$purpose" = test ] && files+=(builder/requirements-suffix.txt builder/requirements-dev.txt)
 stamp=.venv/.set-up-for-$purpose

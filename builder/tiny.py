@@ -14,12 +14,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 
 
-def write(folder: Path, *, words: int = 32, layers: int = 2, seed: int = 0) -> Path:
+def write(
+    folder: Path, *, words: int = 32, padding: int = 0, layers: int = 2, seed: int = 0
+) -> Path:
     """Write a model to `folder` whose vocabulary is `w0` … and an end token.
 
     Args:
         folder: where to write.
         words: size of the vocabulary, without the end token.
+        padding: random rows that embedding and output layer have beyond the vocabulary; the
+            other weights are those without them.
         layers: number of layers, each of width 64.
         seed: of the weights. Two seeds give two models that share a tokenizer.
     """
@@ -46,6 +50,8 @@ def write(folder: Path, *, words: int = 32, layers: int = 2, seed: int = 0) -> P
             tie_word_embeddings=False,
         )
     )
+    if padding:
+        model.resize_token_embeddings(len(vocabulary) + padding, mean_resizing=False)
     model.save_pretrained(folder)
     wrapped.save_pretrained(folder)
     return folder
