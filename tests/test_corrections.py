@@ -226,6 +226,37 @@ def test_medusa_runs_no_head_for_no_tokens() -> None:
     assert drafts.dtype == torch.int64
 
 
+# Whether a batch fits in the draft's window.
+
+
+def runner(method: str = "draft_model", *, by_row: bool = False, ahead: bool = False) -> Any:
+    drafter = SimpleNamespace(drafts_row_by_row=True) if by_row else SimpleNamespace()
+    config = SimpleNamespace(method=method)
+    return SimpleNamespace(drafter=drafter, speculative_config=config, use_async_scheduling=ahead)
+
+
+@pytest.mark.parametrize(
+    "own", [runner(by_row=True), runner("ngram"), runner("suffix"), runner("medusa")]
+)
+def test_drafters_that_look_at_each_request_are_asked_whatever_the_longest_is(own: Any) -> None:
+    corrected = corrections.input_fits_in_drafter(unused)
+    assert corrected(own, SimpleNamespace(max_seq_len=10**6))
+    assert not corrected(own, None)
+
+
+@pytest.mark.parametrize("own", [runner(), runner("eagle"), runner("ngram", ahead=True)])
+@pytest.mark.parametrize("fits", [True, False])
+def test_other_drafters_are_asked_as_vllm_decides(own: Any, fits: bool) -> None:
+    asked: list[Any] = []
+
+    def original(*given: Any) -> bool:
+        asked.append(given)
+        return fits
+
+    assert corrections.input_fits_in_drafter(original)(own, "metadata") is fits
+    assert asked == [(own, "metadata")]
+
+
 # Putting them in.
 
 

@@ -15,6 +15,8 @@ from vllm.logger import init_logger
 logger = init_logger(f"vllm.{__name__}")
 
 CORRECTED_VERSION = "0.32.0"
+#: Methods whose drafters look at each request by itself, and leave room where none is left.
+LOOK_ONLY = ("ngram", "suffix", "medusa")
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,34 @@ def medusa_propose(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     return corrected
 
 
+def input_fits_in_drafter(original: Callable[..., Any]) -> Callable[..., bool]:
+    """Leave the question to the drafters that answer it for each request by itself.
+
+    vLLM asks for the longest sequence of the batch, and where that does not fit has zeros
+    verified as drafts of every request.
+    """
+
+    def corrected(self: Any, common_attn_metadata: Any) -> bool:
+        by_row = hasattr(self.drafter, "drafts_row_by_row")
+        alone = by_row or self.speculative_config.method in LOOK_ONLY
+        if alone and not self.use_async_scheduling:
+            return common_attn_metadata is not None
+        fits: bool = original(self, common_attn_metadata)
+        return fits
+
+    return corrected
+
+
 _RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 
 CORRECTIONS = (
+    Correction(
+        "one request beyond the draft's window stops drafting for all",
+        _RUNNER,
+        "_input_fits_in_drafter",
+        cpu_only=False,
+        correct=input_fits_in_drafter,
+    ),
     Correction(
         "sampled tokens under speculation ignore temperature, top_k and top_p",
         "vllm.v1.sample.rejection_sampler",
