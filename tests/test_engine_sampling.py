@@ -16,7 +16,7 @@ PROMPT = "Red, green and blue. Red, green and blue. Red, green and"
 
 #: Every word of the tiny model, so that a lookup drafts whatever was sampled.
 EVERY_WORD = " ".join(f"w{index}" for index in range(32))
-SAMPLES, CHOICES, TOKENS = 12_000, 100, 3
+SAMPLES, CHOICES, TOKENS = 20_000, 100, 3
 
 Sample = tuple[int, ...]
 
@@ -77,7 +77,10 @@ async def test_the_measure_tells_distributions_apart_and_accepts_one_with_itself
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(name, marks=pytest.mark.engine(name)) for name in ("tiny ngram", "tiny draft")],
+    [
+        pytest.param(name, marks=pytest.mark.engine(name))
+        for name in ("tiny ngram", "tiny draft", "tiny probabilistic")
+    ],
 )
 async def test_sampled_tokens_keep_their_distribution(
     method: str, rack: Rack, plain_samples: Counter[Sample]
@@ -94,11 +97,22 @@ async def test_sampled_tokens_keep_their_distribution(
         assert p_value(first_tokens(expected, count), first_tokens(samples, count)) > 0.001
 
 
+@pytest.mark.engine("tiny typical")
+async def test_the_measure_finds_an_acceptance_that_is_not_exact(
+    engine: Engine, rack: Rack, plain_samples: Counter[Sample]
+) -> None:
+    expected = await plain(rack, plain_samples)
+    samples = await sample(await rack.get("tiny typical"))
+    assert p_value(first_tokens(expected, 1), first_tokens(samples, 1)) > 0.001  # none is drafted
+    for count in (2, 3):
+        assert p_value(first_tokens(expected, count), first_tokens(samples, count)) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("method", "requests"),
     [
         pytest.param("ngram", 100, marks=pytest.mark.engine("ngram")),
-        pytest.param("cut draft", 40, marks=pytest.mark.engine("cut draft")),
+        pytest.param("self", 40, marks=pytest.mark.engine("self")),
     ],
 )
 async def test_any_mix_of_sampling_parameters_leaves_the_engine_healthy(

@@ -42,6 +42,10 @@ class AcceptanceRule:
         return "" if self.name == "rejection_sampler" else f"acceptance rule {self.name}"
 
 
+#: The rule that is always meant.
+DEFAULT_RULE = AcceptanceRule()
+
+
 def of(settings: Settings) -> AcceptanceRule:
     """The rule that the settings name."""
     threshold = settings.typical_acceptance_sampler_posterior_threshold
