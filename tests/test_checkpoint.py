@@ -51,12 +51,12 @@ def test_a_hub_id_or_an_existing_folder_passes_the_check(tmp_path: Path) -> None
     checkpoint.check("X", str(tmp_path))
 
 
-def test_a_folder_tells_its_config_and_the_names_of_its_tensors(tmp_path: Path) -> None:
+def test_a_folder_tells_its_config_and_the_shapes_of_its_tensors(tmp_path: Path) -> None:
     one = {"fc.weight": np.zeros(1)}
     name = write(tmp_path, {"model_type": "llama"}, one)
     save_file({"model.norm.weight": np.zeros(1)}, tmp_path / "model-2.safetensors")
     assert checkpoint.read("X", name) == Checkpoint(
-        name, {"model_type": "llama"}, frozenset({"fc.weight", "model.norm.weight"})
+        name, {"model_type": "llama"}, {"fc.weight": (1,), "model.norm.weight": (1,)}
     )
 
 
@@ -82,7 +82,7 @@ def test_weights_that_cannot_be_read_are_left_to_vllm(tmp_path: Path) -> None:
     name = write(tmp_path, {"model_type": "llama"}, {"fc.weight": np.zeros(1)})
     (tmp_path / "broken.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
     (tmp_path / "empty.safetensors").touch()
-    assert checkpoint.read("X", name).tensors == {"fc.weight"}
+    assert checkpoint.read("X", name).tensors == {"fc.weight": (1,)}
 
 
 @pytest.mark.parametrize(
@@ -177,3 +177,139 @@ def test_the_token_is_used_for_a_gated_draft(monkeypatch: pytest.MonkeyPatch) ->
             "token": "hf_secret",
         }
     ]
+
+
+def test_the_language_model_of_a_model_of_several_parts_is_what_counts() -> None:
+    inner = {"hidden_size": 64, "vocab_size": 33, "max_position_embeddings": 128}
+    thinker = {"thinker_config": {"text_config": inner, "hidden_size": 1}}
+    for config in (inner, {"text_config": inner, "hidden_size": 1}, thinker):
+        found = Checkpoint("model", config)
+        assert (found.hidden_size, found.vocabulary_size, found.context) == (64, 33, 128)
+
+
+def test_a_model_without_a_config_tells_no_sizes() -> None:
+    found = Checkpoint("model")
+    assert (found.hidden_size, found.vocabulary_size, found.context) == (None, None, None)
+    assert found.parameters is None
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": None}, None),
+        ({"n_positions": 1024}, 1024),
+        ({"max_position_embeddings": 4096, "max_seq_len": 2048}, 2048),
+        (
+            {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4.0}},
+            16384,
+        ),
+        (
+            {"max_position_embeddings": 4096, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+            4096,
+        ),
+        (
+            {
+                "max_position_embeddings": 512,
+                "rope_parameters": {"rope_type": "dynamic", "factor": 2},
+            },
+            1024,
+        ),
+        ({"max_position_embeddings": 512, "rope_parameters": {"rope_theta": 1e4}}, 512),
+    ],
+)
+def test_the_longest_sequence_is_read_as_vllm_reads_it(
+    config: Mapping[str, Any], context: int | None
+) -> None:
+    assert Checkpoint("model", config).context == context
+
+
+def test_a_size_is_estimated_by_the_weights_where_the_config_does_not_tell() -> None:
+    assert Checkpoint("model", {}, weight_bytes=2_000_000).parameters == 1_000_000
+    assert Checkpoint("model", {}).parameters is None
+
+
+def test_a_folder_is_completed_by_its_tokenizer_and_the_size_of_its_weights(
+    tmp_path: Path,
+) -> None:
+    name = write(tmp_path, {"model_type": "llama"}, {"fc.weight": np.zeros(1)})
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    found = checkpoint.complete(checkpoint.read("X", name))
+    assert found.tokenizer == tmp_path
+    assert found.weight_bytes == (tmp_path / "model.safetensors").stat().st_size
+
+
+def test_an_index_tells_the_size_of_weights_that_are_not_here(tmp_path: Path) -> None:
+    name = write(tmp_path, {})
+    (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 7}}')
+    assert checkpoint.complete(checkpoint.read("X", name)).weight_bytes == 7
+
+
+@pytest.mark.parametrize("text", ["{bad", "[]", "{}", '{"metadata": {}}', '{"metadata": 1}'])
+def test_an_index_that_tells_nothing_is_passed_over(tmp_path: Path, text: str) -> None:
+    name = write(tmp_path, {})
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    assert checkpoint.complete(checkpoint.read("X", name)).weight_bytes is None
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
+    assert checkpoint.complete(checkpoint.read("X", name)).weight_bytes == 7
+
+
+def test_a_model_of_which_nothing_is_known_is_not_completed() -> None:
+    assert checkpoint.complete(Checkpoint("org/elsewhere")) == Checkpoint("org/elsewhere")
+
+
+def downloads(
+    monkeypatch: pytest.MonkeyPatch, cached: Path, contents: Mapping[str, str]
+) -> list[str]:
+    """Have a hub that holds `contents`; what it is asked for lies in `cached`, and is listed."""
+    asked: list[str] = []
+
+    def download(repository: str, file: str, **_: Any) -> str:
+        asked.append(file)
+        (cached / file).write_text(contents[file])
+        return str(cached / file)
+
+    cached.mkdir(exist_ok=True)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda *_, **__: list(contents))
+    return asked
+
+
+INDEX = "model.safetensors.index.json"
+SMALL = {"config.json": "{}", INDEX: '{"metadata": {"total_size": 5}}', "vocab.json": '{"a": 0}'}
+LARGE = {"model-00001-of-00001.safetensors": "weights", "merges.txt": ""}
+
+
+@pytest.mark.parametrize(
+    ("present", "needed"),
+    [
+        (SMALL | LARGE, [INDEX, "vocab.json"]),
+        (SMALL | LARGE | {"tokenizer.json": "{}"}, [INDEX, "tokenizer.json"]),
+        ({"config.json": "{}", "tokenizer.model": "model"}, ["tokenizer.model"]),
+        ({"config.json": "{}"}, []),
+    ],
+)
+def test_of_a_hub_repository_only_small_files_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: Mapping[str, str], needed: list[str]
+) -> None:
+    asked = downloads(monkeypatch, tmp_path / "snapshot", present)
+    found = checkpoint.complete(checkpoint.read("X", "org/draft"))
+    assert asked == ["config.json", *needed]
+    assert found.weight_bytes == (5 if INDEX in needed else None)
+    assert (found.tokenizer is not None) == bool(set(needed) - {INDEX})
+
+
+def test_of_a_snapshot_with_weights_nothing_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = downloads(monkeypatch, tmp_path / "hub", SMALL)
+    place = write(tmp_path / "snapshot", {}, {"fc.weight": np.zeros(1)})
+    found = checkpoint.complete(checkpoint.read("X", "org/draft", place=place))
+    assert asked == []
+    assert found.tokenizer is None
+
+
+def test_a_hub_that_is_out_of_reach_is_no_error(hub: Path) -> None:
+    cache(hub, "org/draft", "main", "a" * 40, {"model_type": "llama"})
+    found = checkpoint.complete(checkpoint.read("X", "org/draft"))
+    assert found == Checkpoint("org/draft", {"model_type": "llama"})

@@ -6,7 +6,7 @@ import pytest
 
 from specworker import hub_cache, outgoing
 from specworker.errors import ConfigurationError
-from specworker.hub_cache import Found
+from specworker.hub_cache import Found, Models
 from tests import hubs
 
 NAME = "Org/Model-7B"
@@ -190,39 +190,52 @@ def test_a_missing_tokenizer_is_left_to_the_hub_while_there_is_one(tmp_path: Pat
 
 
 def options(**given: Any) -> Namespace:
-    return Namespace(**({"model": NAME, "revision": None, "served_model_name": None} | given))
+    named = {"model": NAME, "revision": None, "served_model_name": None, "speculative_config": None}
+    return Namespace(**(named | given))
 
 
 def test_a_snapshot_is_served_under_the_users_name_without_a_revision() -> None:
     args = options(revision="v2")
-    hub_cache.serve_from(Found(NAME, "/snapshot", "v2"), args)
+    hub_cache.serve_from(Models(Found(NAME, "/snapshot", "v2")), args)
     assert args == options(model="/snapshot", served_model_name=[NAME])
 
 
 def test_a_served_name_of_the_users_stays() -> None:
     args = options(served_model_name=["mine", "other"])
-    hub_cache.serve_from(Found(NAME, "/snapshot"), args)
+    hub_cache.serve_from(Models(Found(NAME, "/snapshot")), args)
     assert args == options(model="/snapshot", served_model_name=["mine", "other"])
 
 
 @pytest.mark.parametrize("other", [{"model": "org/other"}, {"revision": "v2"}])
 def test_options_that_ask_for_another_model_or_revision_stay(other: dict[str, str]) -> None:
     args = options(**other)
-    hub_cache.serve_from(Found(NAME, "/snapshot"), args)
+    hub_cache.serve_from(Models(Found(NAME, "/snapshot")), args)
     assert args == options(**other)
 
 
 def test_options_stay_where_nothing_is_cached() -> None:
     args = options(revision="v2")
-    hub_cache.serve_from(Found(NAME, NAME, "v2"), args)
+    hub_cache.serve_from(Models(Found(NAME, NAME, "v2")), args)
     assert args == options(revision="v2")
 
 
+DRAFT = {"method": "draft_model", "model": NAME, "revision": "v2", "quantization": "fp8"}
+
+
 def test_a_cached_draft_is_loaded_from_its_snapshot_without_a_revision() -> None:
-    config = {"method": "draft_model", "model": NAME, "revision": "v2", "quantization": "fp8"}
-    assert hub_cache.draft_from(Found(NAME, "/snapshot", "v2"), config) == {
+    args = options(speculative_config=DRAFT)
+    hub_cache.serve_from(Models(draft=Found(NAME, "/snapshot", "v2")), args)
+    assert args.speculative_config == {
         "method": "draft_model",
         "model": "/snapshot",
         "quantization": "fp8",
     }
-    assert hub_cache.draft_from(Found(NAME, NAME, "v2"), config) == config
+
+
+@pytest.mark.parametrize(
+    "found", [Found(NAME, NAME, "v2"), Found(NAME, "/snapshot"), Found("org/x", "/snapshot", "v2")]
+)
+def test_a_draft_that_is_not_the_cached_one_stays(found: Found) -> None:
+    args = options(speculative_config=DRAFT)
+    hub_cache.serve_from(Models(draft=found), args)
+    assert args.speculative_config == DRAFT

@@ -8,12 +8,12 @@ may have put a model under its name in lower case; the hub's client would not fi
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from specworker import snapshot, volume
-from specworker.checkpoint import is_path
+from specworker.checkpoint import Checkpoint, is_path
 from specworker.errors import ConfigurationError
 from specworker.values import BOOLEANS, text_of
 
@@ -29,12 +29,14 @@ class Found:
         place: the folder of its snapshot; its name where no cache holds it.
         revision: the branch, tag or commit that the user asked for.
         notes: what the user should know: snapshots that cannot be used, and why.
+        read: what its small files tell, where they were read.
     """
 
     name: str
     place: str
     revision: str | None = None
     notes: tuple[str, ...] = ()
+    read: Checkpoint | None = field(default=None, compare=False)
 
     @property
     def is_cached(self) -> bool:
@@ -131,19 +133,27 @@ def find(
     return Found(name, name, revision, _notes(variable, name, unusable))
 
 
-def serve_from(target: Found, args: Namespace) -> None:
-    """Have vLLM load `target` from where it lies and serve it under the user's name.
+def serve_from(models: Models, args: Namespace) -> None:
+    """Have vLLM load `models` from where they lie, and serve the target under the user's name.
 
     Does nothing where `args`, vLLM's own options, ask for another model or revision.
     """
-    if target.is_cached and (args.model, args.revision) == (target.name, target.revision):
+    target, draft = models
+    if (
+        target
+        and target.is_cached
+        and (args.model, args.revision) == (target.name, target.revision)
+    ):
         args.model, args.revision = target.place, None
         args.served_model_name = args.served_model_name or [target.name]
+    if draft and args.speculative_config:
+        args.speculative_config = draft_from(draft, args.speculative_config)
 
 
 def draft_from(draft: Found, config: Mapping[str, Any]) -> dict[str, Any]:
     """The speculative configuration `config` with its draft loaded from where it lies."""
-    if not draft.is_cached:
+    named = (config.get("model"), config.get("revision"))
+    if not draft.is_cached or named != (draft.name, draft.revision):
         return dict(config)
     return {key: value for key, value in config.items() if key != "revision"} | {
         "model": draft.place

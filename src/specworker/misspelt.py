@@ -1,6 +1,6 @@
 """Variables that look like one of speculation and are none."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
 from specworker.settings import Settings
@@ -12,10 +12,14 @@ BEGINNINGS = ("SPECULATIVE_", "SPEC_DECODING_", "NUM_SPECULATIVE", "NGRAM_", "TY
 def notes(environment: Mapping[str, str]) -> list[str]:
     """A note on each of them, with what was probably meant."""
     known = [name.upper() for name in Settings.model_fields]
-    found = []
-    for name in environment:
-        if name.startswith(BEGINNINGS) and name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            found.append(f"{name}: no effect, there is no such variable{hint}")
-    return found
+    return [
+        f"{name}: no effect, there is no such variable{hint(name, known)}"
+        for name in environment
+        if name.startswith(BEGINNINGS) and name not in known
+    ]
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """The end of a message on `name`: which of the `known` names was probably meant."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
