@@ -1,0 +1,36 @@
+"""The worker's own gauges, in the registry that vLLM's `/metrics` serves."""
+
+from functools import cache
+
+from prometheus_client import Gauge
+
+from specworker.live import LONGEST, Live
+
+
+@cache
+def _gauges() -> tuple[Gauge, Gauge]:
+    """K and the mean acceptance length: made once a process, as its registry is.
+
+    Not on import: where the variable that names a folder for several processes is set
+    later, there must be none yet.
+    """
+    tokens = Gauge(
+        "specworker:num_speculative_tokens",
+        "K, the tokens drafted a step, as it is set now.",
+        ["model_name"],
+        multiprocess_mode="mostrecent",
+    )
+    length = Gauge(
+        "specworker:mean_acceptance_length",
+        "Tokens per draft in the last minute, the bonus token included; 1 without drafts.",
+        ["model_name"],
+        multiprocess_mode="mostrecent",
+    )
+    return tokens, length
+
+
+def show(live: Live, model: str) -> None:
+    """Bring the gauges of a model up to date."""
+    tokens, length = _gauges()
+    tokens.labels(model).set(live.tokens)
+    length.labels(model).set(live.counts(LONGEST).mean_length)

@@ -1,0 +1,123 @@
+from specworker import overview
+from specworker.acceptance import Acceptance
+from specworker.acceptance_rule import AcceptanceRule
+from specworker.live import SHOWN, Finished, Live, Setup
+
+STEP = Acceptance(20, 10, 30, 19, (9, 6, 4), (10, 10, 10))
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def running(setup: Setup) -> Live:
+    """An engine with a step and two requests behind it, one of them of a single token."""
+    clock = Clock()
+    live = Live(setup, clock)
+    clock.now = 5.0
+    live.count(STEP, (2, 1))
+    live.finish(Finished("cmpl-1", 1764470000.0, 19, 1.0, 0.0125, 10, 30, 19))
+    live.finish(Finished("cmpl-2", 1764470001.0, 1, 0.1))
+    return live
+
+
+def test_everything_is_told_as_documented() -> None:
+    said = overview.of(running(Setup("ngram", None, 3, (0, 3, 3, 0)))).model_dump()
+    windows = said.pop("windows")
+    assert list(windows) == ["10s", "1m", "since_start"]
+    assert windows["10s"] == {
+        "seconds": 5.0,
+        "drafts": 10,
+        "drafted": 30,
+        "accepted": 19,
+        "acceptance_by_position": [0.9, 0.6, 0.4],
+        "mean_acceptance_length": 2.9,
+        "tokens_per_second": 4.0,
+        "tpot_ms": {"p50": 12.5, "p95": 12.5},
+    }
+    single = {"steps": None, "drafted": None, "accepted": None, "tpot_ms": None}
+    assert said.pop("recent") == [
+        {"id": "cmpl-2", "finished": 1764470001.0, "tokens": 1, "mean_acceptance_length": None}
+        | single,
+        {
+            "id": "cmpl-1",
+            "finished": 1764470000.0,
+            "tokens": 19,
+            "steps": 10,
+            "drafted": 30,
+            "accepted": 19,
+            "mean_acceptance_length": 2.9,
+            "tpot_ms": 12.5,
+        },
+    ]
+    assert said == {
+        "method": "ngram",
+        "draft": None,
+        "num_speculative_tokens": 3,
+        "max_num_speculative_tokens": 3,
+        "disable_by_batch_size": 2,
+        "acceptance_rule": {"name": "rejection_sampler", "lossy": False},
+        "fallback": None,
+        "requests": {"running": 2, "waiting": 1},
+        "verdict": {
+            "kind": "paying",
+            "text": "2.9 tokens per step: paying off",
+            "is_estimate": True,
+        },
+    }
+
+
+def test_a_lossy_rule_is_told_with_its_settings() -> None:
+    rule = AcceptanceRule("typical_acceptance_sampler", 0.1, 0.2, "sample")
+    said = overview.of(Live(Setup("draft_model", "small", 3, rule=rule))).model_dump()
+    assert said["acceptance_rule"] == {
+        "name": "typical_acceptance_sampler",
+        "lossy": True,
+        "threshold": 0.1,
+        "alpha": 0.2,
+        "recovery": "sample",
+    }
+    assert said["draft"] == "small"
+
+
+def test_an_engine_that_decodes_plainly_says_so() -> None:
+    said = overview.of(Live(Setup(fallback="it did not load")))
+    assert (said.method, said.num_speculative_tokens, said.max_num_speculative_tokens) == (
+        None,
+        0,
+        0,
+    )
+    assert said.fallback == "it did not load"
+    assert said.verdict.kind == "off"
+    assert said.windows["1m"].mean_acceptance_length == 1.0
+    assert said.windows["1m"].acceptance_by_position == []
+
+
+def test_only_the_last_requests_are_shown() -> None:
+    live = Live(Setup("ngram", None, 3))
+    for number in range(SHOWN + 5):
+        live.finish(Finished(str(number), 0.0, 2))
+    shown = [request.id for request in overview.of(live).recent]
+    assert shown == [str(number) for number in range(SHOWN + 4, 4, -1)]
+
+
+def test_the_line_of_the_log_has_the_verdict_and_its_grounds() -> None:
+    live = running(Setup("ngram", None, 3))
+    assert overview.line(live) == (
+        "speculation: 2.9 tokens per step: paying off (an estimate); accepted 19 of 30 drafted "
+        "(90% 60% 40%); ngram K=3; 4.0 tokens/s; TPOT 12.5 ms, p95 12.5 ms; 2 running, 1 waiting"
+    )
+
+
+def test_the_line_of_plain_decoding_has_no_figures_of_drafts() -> None:
+    live = Live(Setup(), clock := Clock())
+    clock.now = 2.0
+    live.count(Acceptance(9), (1, 0))
+    assert overview.line(live) == (
+        "speculation: off: no speculation is set; 4.5 tokens/s; 1 running, 0 waiting"
+    )
