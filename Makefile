@@ -24,7 +24,9 @@ format:  ## Format and fix what can be fixed
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-bench:  ## Measure what the worker costs over the bare engine
+bench:  ## Measure what the worker costs over the bare engine, and what acceptance rules do
 	@builder/setup.sh test
 	@.venv/bin/python bench/overhead.py
 	@.venv/bin/python bench/jobs.py
+	@.venv/bin/python bench/off.py
+	@.venv/bin/python bench/acceptance.py

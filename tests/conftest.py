@@ -1,5 +1,6 @@
 """Fixtures for every test. Engine tests run grouped by the configuration they name."""
 
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest_asyncio
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
 
 if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
     from specworker.engine import Engine
     from tests.engines import Rack
 
@@ -23,12 +26,20 @@ ENGINES = (
     "ngram",
     "ngram up to two",
     "self-draft",
-    "cut draft",
+    "self",
+    "self-draft up to two",
     "medusa up to two",
     "suffix up to two",
     "tiny plain",
     "tiny ngram",
     "tiny draft",
+    "tiny probabilistic",
+    "tiny typical",
+    "tiny typical, sampled",
+    "eagle",
+    "eagle3",
+    "mtp",
+    "mlp_speculator up to two",
     "of its own",  # the test starts one itself
 )
 
@@ -41,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 1 + ENGINES.index(marker.args[0]) if marker else 0
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> None:
+    """Building vLLM's application silences the root logger, for good."""
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="session")
@@ -56,19 +73,27 @@ def environments(
 ) -> Mapping[str, dict[str, str]]:
     """The variables of each configuration."""
     from builder import heads, tiny
-    from specworker import layer_cut
-    from tests import hubs
+    from builder.mtp import mtp
+    from tests import hubs, successors
     from tests.engines import NGRAM, UP_TO_TWO
 
     drafts = tmp_path_factory.mktemp("drafts")
     target = tiny.write(drafts / "tiny")
     other = tiny.write(drafts / "tiny-draft", layers=1, seed=1)
-    cut = layer_cut.cut(demo_folder, range(0, 30, 5), drafts / "my-eagle-draft")
+    padded = tiny.write(drafts / "tiny-padded", padding=8, layers=1, seed=1)
     medusa = heads.medusa(demo_folder, 3, drafts / "medusa")
+    eagle = heads.eagle(target, drafts / "eagle")
+    eagle3 = heads.eagle3(target, drafts / "eagle3", vocabulary=20, speculators=True)
+    with_mtp = mtp(target, drafts / "mtp")
+    successor = successors.target(drafts / "successor")
+    mlp = successors.speculator(successor, drafts / "mlp", stages=4)
     # As the platform may leave them on a volume: under lower-cased names.
     cache = drafts / "hub"
     hubs.place(cache, "acme/target-1b", demo_folder)
-    hubs.place(cache, "acme/my-eagle-draft", cut)
+    hubs.place(cache, "acme/my-eagle-draft", demo_folder)
+    cached = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    volume = drafts / "volume"
+    volume.mkdir()
     common = {
         "MODEL_NAME": str(demo_folder),
         "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "demo",
@@ -79,24 +104,54 @@ def environments(
         # A longer prompt takes several steps.
         "MAX_NUM_BATCHED_TOKENS": "512",
     }
+    tools = {"ENABLE_AUTO_TOOL_CHOICE": "true", "TOOL_CALL_PARSER": "hermes"}
+    tiny_draft = {"MODEL_NAME": str(target), "SPECULATIVE_MODEL": str(other)}
+    typical = {"SPEC_DECODING_ACCEPTANCE_METHOD": "typical_acceptance_sampler"}
     own = {
-        "plain": {},
-        "ngram": NGRAM,
+        "plain": tools,
+        "ngram": NGRAM | tools,
         "ngram up to two": NGRAM | UP_TO_TWO,
-        "self-draft": {"SPECULATIVE_MODEL": str(demo_folder), "NUM_SPECULATIVE_TOKENS": "3"},
-        "cut draft": {
+        "self-draft": cached
+        | {
+            "SPECULATIVE_MODEL": "Acme/My-EAGLE-draft",
+            "NUM_SPECULATIVE_TOKENS": "8",
+            "SPECULATIVE_MAX_MODEL_LEN": "256",
+            "SPECULATIVE_UNSUPPORTED": "drop",
+            "OVERRIDE_GENERATION_CONFIG": '{"min_p": 0.05}',
+        }
+        | tools,
+        "self": cached
+        | {
             "MODEL_NAME": "Acme/Target-1B",
             "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "",
-            "SPECULATIVE_MODEL": "Acme/My-EAGLE-draft",
+            "SPECULATIVE_METHOD": "self",
             "NUM_SPECULATIVE_TOKENS": "3",
-            "HF_HUB_CACHE": str(cache),
-            "HF_HUB_OFFLINE": "1",
+            "BASE_PATH": str(volume),
         },
+        "self-draft up to two": {
+            "SPECULATIVE_MODEL": str(demo_folder),
+            "NUM_SPECULATIVE_TOKENS": "3",
+            # Shorter than the target's: some requests are beyond the draft's window.
+            "SPECULATIVE_MAX_MODEL_LEN": "512",
+        }
+        | UP_TO_TWO,
         "medusa up to two": {"SPECULATIVE_MODEL": str(medusa)} | UP_TO_TWO,
         "suffix up to two": {"SPECULATIVE_METHOD": "suffix"} | UP_TO_TWO,
         "tiny plain": {"MODEL_NAME": str(target)},
         "tiny ngram": {"MODEL_NAME": str(target)} | NGRAM | {"NGRAM_PROMPT_LOOKUP_MIN": "1"},
-        "tiny draft": {"MODEL_NAME": str(target), "SPECULATIVE_MODEL": str(other)},
+        "tiny draft": tiny_draft | {"SPECULATIVE_MODEL": str(padded)},
+        "tiny probabilistic": tiny_draft | {"SPECULATIVE_DRAFT_SAMPLE_METHOD": "probabilistic"},
+        "tiny typical": tiny_draft | typical,
+        "tiny typical, sampled": tiny_draft | typical | {"TYPICAL_ACCEPTANCE_RECOVERY": "sample"},
+        "eagle": {"MODEL_NAME": str(target), "SPECULATIVE_MODEL": str(eagle)},
+        "eagle3": {"MODEL_NAME": str(target), "SPECULATIVE_MODEL": str(eagle3)},
+        "mtp": {"MODEL_NAME": str(with_mtp), "SPECULATIVE_MODEL": str(with_mtp)},
+        "mlp_speculator up to two": {
+            "MODEL_NAME": str(successor),
+            "SPECULATIVE_MODEL": str(mlp),
+            "NUM_SPECULATIVE_TOKENS": "3",
+        }
+        | UP_TO_TWO,
     }
     return {name: common | own[name] for name in own}
 
@@ -116,3 +171,11 @@ async def engine(request: pytest.FixtureRequest, rack: "Rack") -> "Engine":
     marker = request.node.get_closest_marker("engine")
     assert marker is not None, "mark the test with the engine it needs"
     return await rack.get(marker.args[0])
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator["Browser"]:
+    from tests import browsers
+
+    async with browsers.chromium() as running:
+        yield running

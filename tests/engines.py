@@ -44,7 +44,7 @@ async def outputs(engine: Engine, job_input: Any, stream_interval: float = 0.05)
         return [output async for output in generator]
 
 
-async def complete(engine: Engine, prompt: str, **body: Any) -> dict[str, Any]:
+async def complete(engine: Engine, prompt: str | list[int], **body: Any) -> dict[str, Any]:
     """The answer to a completion, greedy unless told otherwise, with its token ids."""
     route = {"route": "/v1/completions"}
     asked = {"prompt": prompt, "temperature": 0, "return_token_ids": True, **body}

@@ -4,11 +4,14 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import vllm
 
-from specworker import engine, main, start_failure
-from specworker.hub_cache import Found
+from specworker import engine, hub_cache, main, start_failure
+from specworker.errors import ConfigurationError
+from specworker.hub_cache import Found, Models
 from tests import hubs
 
 NAME = "Org/Model-7B"
@@ -17,7 +20,8 @@ NAMED = {"MODEL_NAME": NAME, "MODEL_REVISION": "v2"}
 
 
 def arguments(environment: Mapping[str, str], target: Found = CACHED) -> Namespace:
-    args, _ = engine.arguments({**NAMED, **environment}, None, {}, target)
+    args, _ = engine.arguments({**NAMED, **environment}, None, {})
+    hub_cache.serve_from(Models(target), args)
     return args
 
 
@@ -51,7 +55,7 @@ def test_a_worker_loads_a_cached_target_and_draft_from_their_folders(
 ) -> None:
     loaded: list[Namespace] = []
 
-    def load(args: Namespace) -> SimpleNamespace:
+    def load(args: Namespace, **_: Any) -> SimpleNamespace:
         loaded.append(args)
         return SimpleNamespace()
 
@@ -99,3 +103,28 @@ def test_a_key_of_vllms_own_does_not_lock_the_platforms_jobs_out() -> None:
     assert args.api_key is None
     assert any(note.startswith("--api-key: no effect") for note in notes)
     assert not any("secret" in note for note in notes)
+
+
+MLP = {"method": "mlp_speculator", "model": "org/mlp", "num_speculative_tokens": 3}
+
+
+def test_an_mlp_speculator_is_left_to_the_workers_own_class() -> None:
+    args, _ = engine.arguments(NAMED, MLP, {})
+    assert args.worker_cls == engine.WORKER
+    assert args.speculative_config == MLP
+
+
+@pytest.mark.parametrize(
+    ("extra", "version"), [("--worker-cls some.other.Worker", "0.32.0"), ("", "0.33.0")]
+)
+def test_an_mlp_speculator_is_refused_where_nothing_would_draft_with_it(
+    monkeypatch: pytest.MonkeyPatch, extra: str, version: str
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", version)
+    environment = {**NAMED, "VLLM_EXTRA_ARGS": extra}
+    engine.arguments(environment, {**MLP, "method": "medusa"}, {})
+    with pytest.raises(ConfigurationError) as caught:
+        engine.arguments(environment, MLP, {})
+    (problem,) = caught.value.problems
+    assert problem.startswith("SPECULATIVE_METHOD=mlp_speculator: ")
+    assert version in problem

@@ -156,6 +156,12 @@ def test_an_option_that_another_variable_sets_is_noted(name: str, instead: str) 
     assert notes(**{name: "7"}) == [f"{name}: no effect; set {instead}"]
 
 
+@pytest.mark.parametrize("name", sorted(engine_flags.OF_ITS_SERVER))
+def test_an_option_of_the_server_that_does_not_run_is_noted(name: str) -> None:
+    noted = [f"{name}: no effect, vLLM's own HTTP server does not run here"]
+    assert notes(**{name: "7"}) == noted
+
+
 @pytest.mark.parametrize(("name", "instead"), engine_flags.REMOVED.items())
 def test_an_option_that_is_gone_is_noted_with_what_serves_instead(name: str, instead: str) -> None:
     assert notes(**{name: "7"}) == [f"{name}: no effect, vLLM no longer has it; {instead}"]

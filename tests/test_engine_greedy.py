@@ -24,7 +24,7 @@ SPECULATING = (
     "ngram",
     "ngram up to two",
     "self-draft",
-    "cut draft",
+    "self",
     "medusa up to two",
     "suffix up to two",
 )
@@ -119,8 +119,20 @@ async def test_the_target_as_its_own_draft_has_every_token_accepted(engine: Engi
     for prompt in PROMPTS:
         await complete(engine, prompt, max_tokens=TOKENS, ignore_eos=True)
     figures = acceptance.read() - before
-    assert figures.rate_by_position == (1.0, 1.0, 1.0)
-    assert figures.mean_length == 4
+    assert figures.rate_by_position == (1.0,) * 8
+    assert figures.mean_length == 9
+
+
+@pytest.mark.engine("self")
+async def test_layers_of_the_target_draft_what_it_goes_on_to_say(
+    engine: Engine, environments: Mapping[str, Mapping[str, str]]
+) -> None:
+    (draft,) = (Path(environments["self"]["BASE_PATH"]) / "specworker").iterdir()
+    assert draft.name.startswith("acme--target-1b-24-layers-")
+    before = acceptance.read()
+    await complete(engine, PROMPTS[0], max_tokens=TOKENS, ignore_eos=True)
+    figures = acceptance.read() - before
+    assert 0 < figures.accepted < figures.drafted
 
 
 @pytest.mark.engine("ngram")

@@ -48,7 +48,7 @@ async def test_a_job_is_printed_and_its_figures_shown(
     assert ("max_tokens" in messages.getvalue()) == (status == 1)
 
 
-@pytest.mark.engine("cut draft")
+@pytest.mark.engine("self")
 async def test_a_model_is_served_under_the_name_the_user_wrote_wherever_it_lies(
     engine: Engine,
 ) -> None:

@@ -238,8 +238,8 @@ async def test_a_stream_of_parsed_chunks_has_the_same_text(engine: Engine) -> No
 
 
 async def test_an_error_in_a_stream_fails_the_job_after_its_event(engine: Engine) -> None:
-    body = {"prompt": "x", "min_p": 0.2, "temperature": 1, "stream": True}
+    body = {"prompt": "x", "allowed_token_ids": [10**7], "stream": True}
     pieces = await outputs(engine, {"route": "/v1/completions", "body": body})
     assert '"error"' in pieces[0]
     assert pieces[-2].endswith("data: [DONE]\n\n")
-    assert "min_p" in error_of(pieces[-1])["message"]
+    assert "allowed_token_ids" in error_of(pieces[-1])["message"]

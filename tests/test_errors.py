@@ -20,6 +20,10 @@ def test_a_request_error_has_the_shape_of_openai() -> None:
     }
 
 
+def test_a_request_error_names_the_field_that_it_is_about() -> None:
+    assert RequestError("no", param="min_p").body()["error"]["param"] == "min_p"
+
+
 def test_a_request_error_is_a_bad_request_unless_told_otherwise() -> None:
     inner = RequestError("no").body()["error"]
     assert (inner["code"], inner["type"]) == (400, "BadRequestError")

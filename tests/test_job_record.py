@@ -31,9 +31,16 @@ def test_only_the_first_output_counts_for_the_time_to_it() -> None:
     assert record.ttft == first
 
 
+def test_notes_stay_whatever_events_follow() -> None:
+    record = JobRecord()
+    record.note({"metrics": {"notes": ["speculation is off"]}})
+    record.note({"metrics": {"speculative_decoding": {"mean_acceptance_length": 2.25}}})
+    assert record.notes == ["speculation is off"]
+
+
 def test_what_holds_no_figures_changes_nothing() -> None:
     record = JobRecord()
     nothing: tuple[Any, ...] = (None, "text", [], {}, {"usage": None, "metrics": None})
     for body in nothing:
         record.note(body)
-    assert (record.usage, record.speculation) == ({}, {})
+    assert (record.usage, record.speculation, record.notes) == ({}, {}, [])

@@ -122,6 +122,38 @@ def test_output_counts_tokens_and_not_chunks() -> None:
     ]
 
 
+def noted(chunk: str) -> str:
+    body = json.loads(chunk.removeprefix("data: "))
+    return event({**body, "metrics": {"speculative_decoding": None, "notes": ["min_p: left out"]}})
+
+
+def test_notes_are_in_the_first_native_output_and_in_no_other() -> None:
+    first, *rest = counted(5)
+    found = outputs(native(), [noted(first), *rest])
+    assert len(found) == 3
+    assert [output.pop("metrics", None) for output in found] == [
+        {"notes": ["min_p: left out"]},
+        None,
+        None,
+    ]
+    assert found == outputs(native(), [first, *rest])
+
+
+def test_notes_are_in_a_whole_native_output() -> None:
+    answer = {
+        "choices": [{"index": 0, "text": "a"}],
+        "usage": usage(5, 1),
+        "metrics": {"notes": ["min_p: left out"]},
+    }
+    assert native(stream=False).whole(answer) == {
+        "choices": [{"tokens": ["a"]}],
+        "usage": {"input": 5, "output": 1},
+        "metrics": {"notes": ["min_p: left out"]},
+    }
+    del answer["metrics"]
+    assert "metrics" not in native(stream=False).whole(answer)
+
+
 def test_choices_share_one_counter_and_their_tokens_are_added_up() -> None:
     found = outputs(
         native({"n": 2}),

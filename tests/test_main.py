@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
+from specworker import download
 from specworker.errors import ConfigurationError
-from specworker.hub_cache import Found
-from specworker.main import configure
+from specworker.hub_cache import Found, Models
+from specworker.main import configure, load
 from tests import hubs
 
 HANDLER = Path(__file__).parents[1] / "handler.py"
@@ -175,6 +177,143 @@ def test_models_that_no_cache_holds_whole_are_refused_at_once_without_a_network(
     assert str(draft) in speculative
 
 
+def test_a_target_in_a_folder_or_a_cache_drafts_for_itself(tmp_path: Path) -> None:
+    local = folder(tmp_path / "target", num_hidden_layers=10)
+    hubs.snapshot(tmp_path, TARGET.lower(), num_hidden_layers=20)
+    for name, last in ((local, 9), (TARGET, 19)):
+        _, decided, models = configure(
+            {
+                "MODEL_NAME": name,
+                "SPECULATIVE_METHOD": "self",
+                "SPECULATIVE_SELF_LAYERS": "2",
+                "HF_HUB_CACHE": str(tmp_path),
+                "HF_HUB_OFFLINE": "1",
+            }
+        )
+        assert decided.layers == (0, last)
+        assert models.draft is None
+
+
+def test_the_demo_drafts_for_itself(demo_folder: Path) -> None:
+    _, decided, models = configure({"SPECULATIVE_METHOD": "self"})
+    assert decided.config == {"method": "draft_model", "num_speculative_tokens": 1}
+    assert decided.layers is not None
+    assert len(decided.layers) == 24
+    assert models == (None, None)
+
+
+def test_a_target_that_only_a_file_of_options_names_cannot_draft_for_itself() -> None:
+    assert problems(VLLM_CONFIG_FILE="/options.yaml", SPECULATIVE_METHOD="self") == (
+        "SPECULATIVE_METHOD=self: needs MODEL_NAME, a hub id or a folder",
+    )
+
+
+def test_a_target_that_cannot_draft_for_itself_stops_the_start_or_decodes_plainly(
+    tmp_path: Path,
+) -> None:
+    environment = {
+        "MODEL_NAME": folder(tmp_path / "target", model_type="gpt2", n_layer=12),
+        "SPECULATIVE_METHOD": "self",
+    }
+    (problem,) = problems(**environment)
+    assert "num_hidden_layers=None" in problem
+    _, decided, _ = configure({**environment, "SPECULATIVE_FALLBACK": "on"})
+    assert (decided.config, decided.layers) == (None, None)
+    assert problem in decided.line
+
+
+@pytest.fixture
+def undownloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A target and a draft on the hub of which no more than the small files are here."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(download, "fetch_all", lambda *_: pytest.fail("something was downloaded"))
+    for name, words in ((TARGET, ("a", "b", "c")), (DRAFT, ("a", "c", "b"))):
+        vocabulary = json.dumps({word: index for index, word in enumerate(words)})
+        files = {"vocab.json": vocabulary}
+        hubs.snapshot(tmp_path, name, files=files, vocab_size=3, max_position_embeddings=64)
+    return {
+        "MODEL_NAME": TARGET,
+        "SPECULATIVE_MODEL": DRAFT,
+        "SPECULATIVE_METHOD": "draft_model",
+        "SPECULATIVE_DRAFT_TENSOR_PARALLEL_SIZE": "2",
+        "SPECULATIVE_MAX_MODEL_LEN": "65",
+        "MAX_NUM_SEQS": "1024",
+        "HF_HUB_CACHE": str(tmp_path),
+    }
+
+
+FOUND = [
+    f"SPECULATIVE_MODEL={DRAFT}: 2 of 3 token ids mean another token than the target's, such as "
+    "1: 'c' for 'b'",
+    "SPECULATIVE_MAX_MODEL_LEN=65: is above the target's; allowed: 1 to 64",
+    "SPECULATIVE_DRAFT_TENSOR_PARALLEL_SIZE=2: vLLM's draft models are spread as the target is",
+]
+
+
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[Models]:
+    """Have a download fail, and keep what was to be downloaded."""
+    fetched: list[Models] = []
+
+    def fetch_all(models: Models, _: str | None) -> Models:
+        fetched.append(models)
+        raise ConfigurationError(["the download began"])
+
+    monkeypatch.setattr(download, "fetch_all", fetch_all)
+    return fetched
+
+
+def test_a_start_stops_with_all_findings_before_anything_is_downloaded(
+    undownloaded: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigurationError) as stopped:
+        load(undownloaded, *configure(undownloaded))
+    for problem, expected in zip(stopped.value.problems, FOUND, strict=True):
+        assert problem.startswith(expected)
+    assert any("MAX_NUM_BATCHED_TOKENS=2048: 1024 running" in line for line in caplog.messages)
+
+
+def test_a_user_may_start_in_spite_of_findings(
+    undownloaded: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fetched = downloads(monkeypatch)
+    environment = undownloaded | {"PREFLIGHT": "warn"}
+    with pytest.raises(ConfigurationError, match="the download began"):
+        load(environment, *configure(environment))
+    assert [model.name for model in fetched[0] if model] == [TARGET, DRAFT]
+    for expected in FOUND:
+        assert any(line.startswith(expected) for line in caplog.messages)
+
+
+def test_a_draft_that_does_not_fit_ends_in_plain_decoding_where_the_user_says_so(
+    undownloaded: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fetched = downloads(monkeypatch)
+    environment = undownloaded | FALLBACK
+    with pytest.raises(ConfigurationError, match="the download began"):
+        load(environment, *configure(environment))
+    assert [model.name for model in fetched[0] if model] == [TARGET]
+    (line,) = (line for line in caplog.messages if line.startswith("speculation off"))
+    assert all(expected in line for expected in FOUND)
+
+
+def test_an_unknown_key_of_vllms_config_stops_the_start_with_the_nearest_one(
+    undownloaded: dict[str, str],
+) -> None:
+    config = {"method": "ngram", "prompt_lookup_maxi": 4, "num_speculative_tokens": 2}
+    environment = {"SPECULATIVE_CONFIG": json.dumps(config), **undownloaded}
+    with pytest.raises(ConfigurationError) as stopped:
+        load(environment, *configure(environment))
+    assert stopped.value.problems == (
+        "SPECULATIVE_CONFIG: prompt_lookup_maxi: vLLM has no such key; "
+        "did you mean prompt_lookup_max?",
+    )
+
+
 def test_the_hubs_client_is_not_imported_before_the_caches_are_placed() -> None:
     said = "import sys, specworker.main; print('huggingface_hub' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
@@ -186,14 +325,72 @@ def test_every_source_of_problems_is_reported_at_once() -> None:
         **QUEUE,
         MAX_CONCURRENCY="0",
         SPECULATIVE_MODEL="/does/not/exist",
-        SPEC_DECODING_ACCEPTANCE_METHOD="typical_acceptance_sampler",
+        NGRAM_PROMPT_LOOKUP_MIN="4",
+        NGRAM_PROMPT_LOOKUP_MAX="2",
     )
     assert [problem.replace("=", ":").split(":")[0] for problem in found] == [
         "MAX_CONCURRENCY",
         "MODEL_NAME",
         "SPECULATIVE_MODEL",
-        "SPEC_DECODING_ACCEPTANCE_METHOD",
+        "NGRAM_PROMPT_LOOKUP_MIN",
     ]
+
+
+FALLBACK = {"SPECULATIVE_FALLBACK": "on"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"SPECULATIVE_MODEL": "/does/not/exist"}, "SPECULATIVE_MODEL=/does/not/exist: there is"),
+        ({"SPECULATIVE_CONFIG": '{"model": "/does/not/exist"}'}, "SPECULATIVE_CONFIG="),
+        ({"SPECULATIVE_METHOD": "eagle3"}, "SPECULATIVE_METHOD=eagle3: needs SPECULATIVE_MODEL"),
+        (
+            {"NGRAM_PROMPT_LOOKUP_MIN": "4", "NGRAM_PROMPT_LOOKUP_MAX": "2"},
+            "NGRAM_PROMPT_LOOKUP_MIN=4: is above",
+        ),
+    ],
+)
+def test_speculation_that_cannot_be_set_up_gives_plain_decoding_where_that_is_wanted(
+    environment: dict[str, str], reason: str
+) -> None:
+    settings, decided, models = configure({"MODEL_NAME": "org/model"} | environment | FALLBACK)
+    assert settings.model_name == "org/model"
+    assert (decided.config, models.draft) == (None, None)
+    assert decided.fallback is not None
+    assert decided.fallback.startswith(reason)
+    with pytest.raises(ConfigurationError):
+        configure({"MODEL_NAME": "org/model"} | environment)
+
+
+def test_a_draft_with_a_broken_config_gives_plain_decoding_where_that_is_wanted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text("{bad")
+    _, decided, models = configure({"SPECULATIVE_MODEL": str(tmp_path)} | FALLBACK)
+    assert (decided.config, models.draft) == (None, None)
+    assert "its config.json is not valid JSON" in (decided.fallback or "")
+
+
+def test_speculation_that_works_is_kept_where_plain_decoding_is_wanted_instead() -> None:
+    _, decided, _ = configure({"SPECULATIVE_METHOD": "suffix"} | FALLBACK)
+    assert decided.config is not None
+    assert decided.fallback is None
+
+
+def test_what_else_is_wrong_stops_the_start_in_any_case() -> None:
+    assert problems(
+        **FALLBACK,
+        MODEL_NAME="/does/not/exist",
+        SPECULATIVE_MODEL="/does/not/exist",
+        MAX_CONCURRENCY="0",
+    ) == (
+        "MAX_CONCURRENCY=0: is not allowed; allowed: an integer at least 1",
+        "MODEL_NAME=/does/not/exist: there is no such folder; "
+        "allowed: a hub id or an existing folder",
+    )
+    (problem,) = problems(**FALLBACK, NUM_SPECULATIVE_TOKENS="-1")
+    assert problem.startswith("NUM_SPECULATIVE_TOKENS=-1")
 
 
 def test_a_start_that_cannot_work_ends_at_once_with_one_message(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specworker import logs, serverless
+from specworker.job_record import Figures
 from specworker.settings import Settings
 
 running = 0
@@ -102,7 +103,9 @@ async def opened():
 
 if __name__ == "__main__":
     logs.configure(as_json=True)
-    engine = SimpleNamespace(app=opened, client=client, served_name="fake", started={})
+    engine = SimpleNamespace(
+        app=opened, client=client, served_name="fake", started={}, figures=lambda scope: Figures()
+    )
     sys.exit(serverless.Worker(engine, Settings.from_env(os.environ)).run())
 """
 

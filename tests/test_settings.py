@@ -5,7 +5,7 @@ import pydantic
 import pytest
 
 from specworker.errors import ConfigurationError
-from specworker.settings import Settings
+from specworker.settings import NO_KEY, Settings
 from specworker.variables import allowed, problem
 
 SPECULATIVE_INTEGERS = (
@@ -24,6 +24,9 @@ SPECULATIVE_NUMBERS = (
 BOOLEANS = ("SPECULATIVE_ENFORCE_EAGER", "DISABLE_LOGPROBS_DURING_SPEC_DECODING")
 DEFAULTS = Settings.from_env({})
 FIELDS = Settings.model_fields
+ANYWHERE = "0.0.0.0"  # noqa: S104
+POD = {"RUNPOD_POD_ID": "pod-1"}
+ENDPOINT = {"RUNPOD_ENDPOINT_ID": "endpoint-1"}
 
 
 def read(**environment: str) -> Settings:
@@ -42,6 +45,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert DEFAULTS.spec_decoding_acceptance_method == "rejection_sampler"
     assert (DEFAULTS.on_start_failure, DEFAULTS.drain_timeout_s) == ("answer", 300)
     assert (DEFAULTS.max_result_mb, DEFAULTS.default_batch_size) == (10, 50)
+    assert (DEFAULTS.max_body_mb, DEFAULTS.vllm_server_dev_mode) == (30, False)
     assert (DEFAULTS.preflight, DEFAULTS.speculative_fallback) == ("error", "off")
     assert DEFAULTS.speculative_unsupported == "reject"
     assert (DEFAULTS.raw_openai_output, DEFAULTS.legacy_native_output) == (True, False)
@@ -53,6 +57,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
             "on_start_failure",
             "drain_timeout_s",
             "max_result_mb",
+            "max_body_mb",
+            "vllm_server_dev_mode",
             "default_batch_size",
             "raw_openai_output",
             "legacy_native_output",
@@ -81,6 +87,8 @@ def test_settings_are_frozen() -> None:
 @pytest.mark.parametrize("name", [field.upper() for field in Settings.model_fields])
 @pytest.mark.parametrize("text", ["", "  ", "None", "none", " None ", "null"])
 def test_an_empty_field_means_unset_for_every_variable(name: str, text: str) -> None:
+    if (name, text) == ("API_KEY", NO_KEY):
+        return  # asks for no key, and is a test of its own
     assert read(**{name: text}) == DEFAULTS
 
 
@@ -173,12 +181,12 @@ def test_a_share_that_cannot_be_is_refused_by_name(name: str, text: str) -> None
         (
             {"SPECULATIVE_METHOD": "magic"},
             "SPECULATIVE_METHOD=magic: is not allowed; allowed: ngram, draft_model, suffix, "
-            "eagle, eagle3, medusa, mlp_speculator, mtp",
+            "eagle, eagle3, medusa, mlp_speculator, mtp, self",
         ),
         (
             {"SPEC_DECODING_ACCEPTANCE_METHOD": "nonsense"},
             "SPEC_DECODING_ACCEPTANCE_METHOD=nonsense: is not allowed; "
-            "allowed: rejection_sampler, typical_acceptance_sampler",
+            "allowed: rejection_sampler, typical_acceptance_sampler, block",
         ),
         (
             {"SPECULATIVE_ENFORCE_EAGER": "maybe"},
@@ -189,7 +197,7 @@ def test_a_share_that_cannot_be_is_refused_by_name(name: str, text: str) -> None
             {"SPECULATIVE_CONFIG": "[1]"},
             "SPECULATIVE_CONFIG=[1]: is JSON, but not an object; allowed: a JSON object",
         ),
-        ({"MODE": "pod"}, "MODE=pod: is not allowed; allowed: serverless, local"),
+        ({"MODE": "http"}, "MODE=http: is not allowed; allowed: serverless, pod, lb, local"),
         (
             {"STREAM_INTERVAL_MS": "10001"},
             "STREAM_INTERVAL_MS=10001: is not allowed; "
@@ -219,7 +227,7 @@ def test_zero_is_no_empty_json_object() -> None:
 
 def test_every_wrong_variable_is_reported_at_once() -> None:
     found = problems(
-        SPECULATIVE_CONFIG="{bad", NUM_SPECULATIVE_TOKENS="-1", MODE="pod", MAX_CONCURRENCY="x"
+        SPECULATIVE_CONFIG="{bad", NUM_SPECULATIVE_TOKENS="-1", MODE="http", MAX_CONCURRENCY="x"
     )
     assert [problem.split("=")[0] for problem in found] == [
         "SPECULATIVE_CONFIG",
@@ -261,7 +269,7 @@ def test_choices_ignore_case_and_texts_keep_it(
 
 def test_the_token_shows_nowhere() -> None:
     token = "hf_do_not_show_me"  # noqa: S105
-    settings, found = Settings.read({"HF_TOKEN": token, "MODE": "pod", "MAX_CONCURRENCY": "x"})
+    settings, found = Settings.read({"HF_TOKEN": token, "MODE": "http", "MAX_CONCURRENCY": "x"})
     assert settings.hf_token is not None
     assert settings.hf_token.get_secret_value() == token
     shown = [repr(settings), str(settings), settings.model_dump_json(), *found]
@@ -283,12 +291,59 @@ def test_a_problem_with_the_token_would_not_show_it() -> None:
         ({"RUNPOD_WEBHOOK_GET_JOB": ""}, "local"),
         ({"RUNPOD_WEBHOOK_GET_JOB": "https://api.runpod.ai/job", "MODE": "local"}, "local"),
         ({"MODE": "serverless"}, "serverless"),
+        (POD, "pod"),
+        (ENDPOINT, "lb"),
+        (POD | ENDPOINT, "lb"),  # a worker of an endpoint is a pod too
+        (POD | ENDPOINT | {"RUNPOD_WEBHOOK_GET_JOB": "https://x/job"}, "serverless"),
+        (POD | {"MODE": "Local"}, "local"),
+        ({"MODE": "lb"}, "lb"),
+        ({"MODE": "pod"}, "pod"),
     ],
 )
 def test_the_mode_is_read_off_the_platform_unless_it_is_set(
     environment: dict[str, str], where: str
 ) -> None:
     assert read(**environment).where == where
+
+
+@pytest.mark.parametrize(
+    ("environment", "host", "ports"),
+    [
+        ({}, "127.0.0.1", {"PORT": 8000}),
+        (POD, ANYWHERE, {"PORT": 8000}),
+        (ENDPOINT, ANYWHERE, {"PORT": 80}),
+        (ENDPOINT | {"PORT": "0", "PORT_HEALTH": ""}, ANYWHERE, {"PORT": 80}),
+        (ENDPOINT | {"PORT": "5000"}, ANYWHERE, {"PORT": 5000}),
+        (ENDPOINT | {"PORT_HEALTH": "80"}, ANYWHERE, {"PORT": 80}),
+        (ENDPOINT | {"PORT_HEALTH": "81"}, ANYWHERE, {"PORT": 80, "PORT_HEALTH": 81}),
+        (POD | {"PORT": "81", "PORT_HEALTH": "81"}, ANYWHERE, {"PORT": 81}),
+    ],
+)
+def test_each_mode_listens_where_its_clients_come_from(
+    environment: dict[str, str], host: str, ports: dict[str, int]
+) -> None:
+    settings = read(**environment)
+    assert (settings.host, settings.ports) == (host, ports)
+    assert settings.health_port == ports.get("PORT_HEALTH")
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "http", "8000/http", "80.5"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    _, (problem,) = Settings.read({"PORT": port})
+    assert problem.endswith("allowed: an integer at least 1 and at most 65535")
+
+
+def test_only_none_in_lower_case_asks_for_no_key() -> None:
+    assert read(API_KEY=" none ").key == NO_KEY
+    assert read(API_KEY="sk-mine").key == "sk-mine"
+    for unset in ("", "None", "NONE", "null"):
+        assert read(API_KEY=unset).key is None
+
+
+def test_the_api_key_shows_nowhere() -> None:
+    settings, found = Settings.read({"API_KEY": "do-not-show-me", "MAX_BODY_MB": "0"})
+    shown = [repr(settings), str(settings), settings.model_dump_json(), *found]
+    assert not any("do-not-show-me" in text for text in shown)
 
 
 @pytest.mark.parametrize(

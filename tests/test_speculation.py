@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from specworker import drafting, speculation
+from specworker.acceptance_rule import AcceptanceRule
 from specworker.checkpoint import Checkpoint
 from specworker.decision import Speculation
 from specworker.drafting import ANY_BATCH_SIZE
@@ -217,6 +218,9 @@ SPECULATORS = {
         ("org/EAGLE-llama", LLAMA | {"num_hidden_layers": 1}, "eagle"),
         ("org/draft", {"model_type": "deepseek_mtp"}, "mtp"),
         ("org/draft", {"architectures": ["MiMoMTPModel"]}, "mtp"),
+        ("org/draft", LLAMA | {"num_nextn_predict_layers": 1}, "mtp"),
+        ("org/draft", LLAMA | {"num_nextn_predict_layers": 0}, "draft_model"),
+        ("org/draft", LLAMA | {"num_nextn_predict_layers": None}, "draft_model"),
         ("org/draft", {"model_type": "llama", "architectures": None}, "draft_model"),
     ],
 )
@@ -240,7 +244,7 @@ def test_a_bare_eagle_head_is_known_by_its_weights_before_its_name(
     name: str, tensors: set[str], method: str
 ) -> None:
     config = LLAMA | {"num_hidden_layers": 1}
-    found, _ = drafting.method_of(Checkpoint(name, config, frozenset(tensors)))
+    found, _ = drafting.method_of(Checkpoint(name, config, dict.fromkeys(tensors, (1,))))
     assert found == method
 
 
@@ -264,7 +268,7 @@ def test_the_name_decides_only_where_the_config_cannot_be_read(name: str, method
 
 def test_a_plain_model_in_a_folder_with_a_misleading_name_drafts_as_a_model() -> None:
     decided = resolve(
-        Checkpoint("/models/my-eagle-draft", LLAMA, frozenset({"lm_head.weight"})),
+        Checkpoint("/models/my-eagle-draft", LLAMA, {"lm_head.weight": (1,)}),
         SPECULATIVE_MODEL="/models/my-eagle-draft",
     )
     assert decided.config == {
@@ -356,14 +360,64 @@ def test_the_targets_own_mtp_layers_need_no_draft() -> None:
     assert config_of(SPECULATIVE_METHOD="mtp") == {"method": "mtp", "num_speculative_tokens": 3}
 
 
-def test_an_mlp_speculator_is_refused_by_name() -> None:
+MEDUSA = Checkpoint("org/medusa", {"model_type": "medusa", "num_heads": 4})
+MLP = Checkpoint(
+    "org/mlp",
+    {
+        "model_type": "mlp_speculator",
+        "architectures": ["MLPSpeculatorPreTrainedModel"],
+        "n_predict": 4,
+    },
+)
+
+each_with_heads = pytest.mark.parametrize(
+    ("draft", "method"), [(MEDUSA, "medusa"), (MLP, "mlp_speculator")]
+)
+
+
+@each_with_heads
+def test_a_draft_drafts_as_many_tokens_as_it_has_heads(draft: Checkpoint, method: str) -> None:
+    for tokens in ("1", "4"):
+        config = config_of(draft, SPECULATIVE_MODEL=draft.name, NUM_SPECULATIVE_TOKENS=tokens)
+        assert config == {
+            "method": method,
+            "model": draft.name,
+            "num_speculative_tokens": int(tokens),
+        }
+
+
+@each_with_heads
+def test_more_tokens_than_heads_are_refused(draft: Checkpoint, method: str) -> None:
+    decided = resolve(draft, SPECULATIVE_MODEL=draft.name, NUM_SPECULATIVE_TOKENS="5")
+    assert decided.problems == (
+        f"NUM_SPECULATIVE_TOKENS=5: the draft has 4 heads (method {method}), and each drafts one "
+        "token; allowed: 1 to 4",
+    )
+
+
+@pytest.mark.parametrize("draft", [Checkpoint("org/draft", SPECULATORS), PLAIN])
+def test_a_draft_that_reads_its_own_tokens_drafts_as_many_as_asked(draft: Checkpoint) -> None:
+    config = config_of(draft, SPECULATIVE_MODEL=draft.name, NUM_SPECULATIVE_TOKENS="9")
+    assert config["num_speculative_tokens"] == 9
+
+
+def test_heads_that_nothing_tells_of_are_not_counted() -> None:
+    for draft in (Checkpoint("org/medusa"), Checkpoint("org/medusa", {"model_type": "medusa"})):
+        config_of(draft, SPECULATIVE_MODEL=draft.name, NUM_SPECULATIVE_TOKENS="9")
+
+
+@pytest.mark.parametrize("config", [LLAMA, {"model_type": "mlp_speculator"}])
+def test_a_draft_that_vllm_would_not_take_for_an_mlp_speculator_is_refused(
+    config: Mapping[str, Any],
+) -> None:
     decided = resolve(
-        Checkpoint("org/mlp", {"model_type": "mlp_speculator", "n_predict": 4}),
-        SPECULATIVE_MODEL="org/mlp",
+        Checkpoint("org/draft", config),
+        SPECULATIVE_MODEL="org/draft",
+        SPECULATIVE_METHOD="mlp_speculator",
     )
     (problem,) = decided.problems
-    assert "mlp_speculator" in problem
-    assert "no drafter" in problem
+    assert problem.startswith("SPECULATIVE_METHOD=mlp_speculator: ")
+    assert "MLPSpeculatorPreTrainedModel" in problem
 
 
 # Off above a batch size.
@@ -397,13 +451,62 @@ def test_a_batch_size_limit_becomes_a_schedule(
 # The acceptance rule, and what has no effect.
 
 
-def test_typical_acceptance_is_refused_by_name() -> None:
-    assert resolve(
-        SPEC_DECODING_ACCEPTANCE_METHOD="typical_acceptance_sampler",
-        TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_THRESHOLD="0.1",
-    ).problems == (
-        "SPEC_DECODING_ACCEPTANCE_METHOD=typical_acceptance_sampler: vLLM 0.32.0 has no typical "
-        "acceptance; allowed: rejection_sampler",
+LOOKUP = {"SPECULATIVE_METHOD": "ngram"}
+TYPICAL = {"SPEC_DECODING_ACCEPTANCE_METHOD": "typical_acceptance_sampler"}
+BLOCK = {"SPEC_DECODING_ACCEPTANCE_METHOD": "block"}
+
+
+def test_the_target_decides_exactly_unless_another_rule_is_asked_for() -> None:
+    decided = resolve(**LOOKUP, SPEC_DECODING_ACCEPTANCE_METHOD="rejection_sampler")
+    assert decided.rule == resolve(**LOOKUP).rule == AcceptanceRule("rejection_sampler")
+    assert decided == resolve(**LOOKUP)
+
+
+def test_typical_acceptance_has_v0s_defaults_and_says_that_it_is_lossy() -> None:
+    decided = resolve(**LOOKUP, **TYPICAL)
+    assert decided.rule == AcceptanceRule("typical_acceptance_sampler", 0.09, 0.3, "argmax")
+    assert "typical acceptance, LOSSY: threshold 0.09, alpha 0.3, recovery argmax" in decided.line
+    assert decided.config == config_of(**LOOKUP)
+    assert decided.notes == ()
+
+
+def test_typical_acceptance_as_it_is_set() -> None:
+    decided = resolve(
+        **LOOKUP,
+        **TYPICAL,
+        TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_THRESHOLD="0.2",
+        TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_ALPHA="0.5",
+        TYPICAL_ACCEPTANCE_RECOVERY="Sample",
+    )
+    assert decided.rule == AcceptanceRule("typical_acceptance_sampler", 0.2, 0.5, "sample")
+
+
+def test_block_verification_is_a_key_of_vllms_config() -> None:
+    assert config_of(**LOOKUP, **BLOCK)["rejection_sample_method"] == "block"
+    json_too = json.dumps({"method": "ngram", "rejection_sample_method": "block"})
+    assert config_of(SPECULATIVE_CONFIG=json_too, **BLOCK)["rejection_sample_method"] == "block"
+
+
+@pytest.mark.parametrize("rule", [TYPICAL, BLOCK])
+def test_a_rule_without_speculation_has_no_effect(rule: dict[str, str]) -> None:
+    decided = resolve(**rule, TYPICAL_ACCEPTANCE_RECOVERY="sample")
+    assert decided.rule == AcceptanceRule()
+    notes = " ".join(decided.notes)
+    for variable in ("SPEC_DECODING_ACCEPTANCE_METHOD", "TYPICAL_ACCEPTANCE_RECOVERY"):
+        assert variable in notes
+    assert "no effect, speculation is off" in notes
+
+
+@pytest.mark.parametrize(
+    ("rule", "method"), [(TYPICAL, "block"), (TYPICAL, "synthetic"), (BLOCK, "standard")]
+)
+def test_two_rules_at_once_are_refused(rule: dict[str, str], method: str) -> None:
+    given = json.dumps({"method": "ngram", "rejection_sample_method": method})
+    (problem,) = resolve(SPECULATIVE_CONFIG=given, **rule).problems
+    name = rule["SPEC_DECODING_ACCEPTANCE_METHOD"]
+    assert problem == (
+        f"SPEC_DECODING_ACCEPTANCE_METHOD={name}: SPECULATIVE_CONFIG names another rule, "
+        f"rejection_sample_method={method}; allowed: one of the two"
     )
 
 
@@ -557,9 +660,19 @@ def test_what_the_user_set_is_never_changed_in_place() -> None:
     assert json.dumps(given.speculative_config) == before
 
 
-def test_an_mlp_speculator_is_refused_in_a_whole_config_too() -> None:
-    decided = from_json({"method": "mlp_speculator", "model": "org/mlp"}, Checkpoint("org/mlp"))
-    assert len(decided.problems) == 1
+def test_more_tokens_than_heads_are_refused_in_a_whole_config_too() -> None:
+    given = {"model": "org/medusa", "num_speculative_tokens": 5}
+    (problem,) = from_json(given, MEDUSA).problems
+    assert problem.startswith("SPECULATIVE_CONFIG: num_speculative_tokens=5: ")
+    assert from_json(given | {"num_speculative_tokens": 4}, MEDUSA).problems == ()
+    as_text = from_json(given | {"num_speculative_tokens": "5"}, MEDUSA)
+    assert as_text.problems == ()  # it is vLLM's to say
+
+
+def test_another_draft_than_an_mlp_speculator_is_refused_in_a_whole_config_too() -> None:
+    given = {"method": "mlp_speculator", "model": "org/medusa"}
+    (problem,) = from_json(given, MEDUSA).problems
+    assert problem.startswith("SPECULATIVE_CONFIG: method=mlp_speculator: ")
 
 
 # Which draft there is to read.

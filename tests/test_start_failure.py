@@ -80,3 +80,16 @@ def test_the_users_own_settings_of_vllms_log_stay() -> None:
     errors = start_failure.ErrorLog(environment, as_json=True)
     assert environment == {"VLLM_LOGGING_CONFIG_PATH": "mine.json"}
     assert errors.cause(OUTER) == f"RuntimeError: {OUTER}"
+    errors.close()
+    assert environment == {"VLLM_LOGGING_CONFIG_PATH": "mine.json"}
+
+
+def test_a_second_start_has_errors_of_its_own() -> None:
+    environment: dict[str, str] = {}
+    first = ErrorLog(environment, as_json=False)
+    written = environment["VLLM_LOGGING_CONFIG_PATH"]
+    first.close()
+    first.close()
+    assert environment == {}
+    ErrorLog(environment, as_json=False)
+    assert environment["VLLM_LOGGING_CONFIG_PATH"] != written

@@ -1,6 +1,9 @@
 """Acceptance of drafted tokens, read off vLLM's process-wide counters."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
+from operator import add, sub
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,7 @@ class Acceptance:
         drafted: drafted tokens.
         accepted: drafted tokens that were accepted.
         accepted_by_position: drafts whose token 1, 2, … K was accepted.
+        drafted_by_position: drafts that had a token 1, 2, … K; empty where nobody counts.
     """
 
     generated: int = 0
@@ -20,15 +24,25 @@ class Acceptance:
     drafted: int = 0
     accepted: int = 0
     accepted_by_position: tuple[int, ...] = ()
+    drafted_by_position: tuple[int, ...] = ()
+
+    def __add__(self, more: "Acceptance") -> "Acceptance":
+        return self._with(more, add)
 
     def __sub__(self, earlier: "Acceptance") -> "Acceptance":
-        before = earlier.accepted_by_position or (0,) * len(self.accepted_by_position)
+        return self._with(earlier, sub)
+
+    def _with(self, other: "Acceptance", operation: Callable[[int, int], int]) -> "Acceptance":
+        def by_position(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(operation(a, b) for a, b in zip_longest(ours, theirs, fillvalue=0))
+
         return Acceptance(
-            self.generated - earlier.generated,
-            self.drafts - earlier.drafts,
-            self.drafted - earlier.drafted,
-            self.accepted - earlier.accepted,
-            tuple(a - b for a, b in zip(self.accepted_by_position, before, strict=True)),
+            operation(self.generated, other.generated),
+            operation(self.drafts, other.drafts),
+            operation(self.drafted, other.drafted),
+            operation(self.accepted, other.accepted),
+            by_position(self.accepted_by_position, other.accepted_by_position),
+            by_position(self.drafted_by_position, other.drafted_by_position),
         )
 
     @property

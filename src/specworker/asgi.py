@@ -20,9 +20,14 @@ LEAVE_SECONDS = 1.0
 
 
 class Response:
-    """The answer of an application: status, headers, and a body that arrives in pieces."""
+    """The answer of an application: status, headers, and a body that arrives in pieces.
 
-    def __init__(self) -> None:
+    Attributes:
+        scope: of the request, in which the application leaves what it says of it.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
         self.status = 0
         self.headers: dict[str, str] = {}
         self.complete = False
@@ -70,7 +75,7 @@ async def request(
         Exception: what the application itself raised before it answered.
     """
     content = b"" if body is None else json.dumps(body).encode()
-    response = Response()
+    response = Response(_scope(method, path, content, is_json=body is not None))
     incoming: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
     started = asyncio.Event()
     left = asyncio.Event()
@@ -100,7 +105,7 @@ async def request(
 
     async def run() -> None:
         try:
-            await app(_scope(method, path, content, is_json=body is not None), receive, send)
+            await app(response.scope, receive, send)
         except SystemExit as end:  # which would end the event loop, and every other request
             raise RuntimeError("the application tried to end the process") from end
         finally:
@@ -149,4 +154,5 @@ def _scope(method: str, path: str, content: bytes, *, is_json: bool) -> Scope:
         "headers": headers,
         "client": ("127.0.0.1", 0),
         "server": ("specworker", 80),
+        "state": {},
     }

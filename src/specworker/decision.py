@@ -22,6 +22,9 @@ class Speculation:
         notes: what the user should know: variables that cannot take effect.
         problems: what cannot work, one line each: variable, value, what is allowed.
         rule: the rule by which drafted tokens are accepted.
+        fallback: why what was set is off; None where it is as it was set.
+        layers: the target's own layers that draft; None where something else does. The
+            config then lacks its `model`, which is made of them.
     """
 
     config: dict[str, Any] | None
@@ -29,6 +32,8 @@ class Speculation:
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     rule: AcceptanceRule = field(default_factory=AcceptanceRule)
+    fallback: str | None = None
+    layers: tuple[int, ...] | None = None
 
     @property
     def line(self) -> str:
@@ -49,6 +54,7 @@ class Decision:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     rule: AcceptanceRule = field(default_factory=AcceptanceRule)
+    layers: tuple[int, ...] | None = None
 
     def without_effect(self, settings: Settings, variables: Iterable[str], why: str) -> None:
         """Note the variables of `variables` that are set, and why they do nothing."""
@@ -78,7 +84,12 @@ class Decision:
     def made(self) -> Speculation:
         """The decision, final."""
         return Speculation(
-            self.config, tuple(self.reasons), tuple(self.notes), tuple(self.problems), self.rule
+            self.config,
+            tuple(self.reasons),
+            tuple(self.notes),
+            tuple(self.problems),
+            self.rule,
+            layers=self.layers,
         )
 
 

@@ -1,5 +1,6 @@
 """How a draft is used, and what is filled in where nothing is set. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from specworker.checkpoint import Checkpoint
@@ -7,6 +8,12 @@ from specworker.checkpoint import Checkpoint
 #: Methods that draft from the text alone, without a model.
 LOOKUP_METHODS = ("ngram", "suffix")
 DEFAULT_TOKENS = 3
+#: Of method self, whose draft step costs nearly what a target step does.
+DEFAULT_SELF_TOKENS = 1
+#: Methods whose drafts have a head for each token.
+HEAD_A_TOKEN = ("medusa", "mlp_speculator")
+#: What the `config.json` of an MLP speculator names.
+MLP_SPECULATOR = "MLPSpeculatorPreTrainedModel"
 #: vLLM's own default for suffix decoding: the depth of its tree.
 DEFAULT_SUFFIX_TOKENS = 24
 DEFAULT_LOOKUP_MIN, DEFAULT_LOOKUP_MAX = 2, 4
@@ -36,7 +43,7 @@ def method_of(checkpoint: Checkpoint) -> tuple[str, str]:
         "mlp_speculator": kind == "mlp_speculator" or "mlpspeculator" in architectures,
         "eagle3": "eagle3" in architectures,
         "eagle": kind == "eagle" or "eagle" in architectures or _is_bare_eagle(checkpoint),
-        "mtp": kind.endswith("_mtp") or "mtp" in architectures,
+        "mtp": kind.endswith("_mtp") or "mtp" in architectures or _carries_mtp(config),
     }.items():
         if signs:
             return method, f"method {method} by the draft's config.json"
@@ -54,12 +61,44 @@ def _is_bare_eagle(checkpoint: Checkpoint) -> bool:
     return one_layer and "eagle" in checkpoint.name.lower()
 
 
+def _carries_mtp(config: Mapping[str, Any]) -> bool:
+    """Whether a model has layers of multi-token prediction, with which it drafts for itself."""
+    layers = config.get("num_nextn_predict_layers")
+    return isinstance(layers, int) and layers > 0
+
+
+def other_than_named(method: str, checkpoint: Checkpoint | None) -> str | None:
+    """Why vLLM would take a draft for something else than `method`; None where it would not."""
+    if method != "mlp_speculator" or checkpoint is None or checkpoint.config is None:
+        return None
+    named = checkpoint.config.get("architectures") or []
+    if MLP_SPECULATOR in named:
+        return None
+    return (
+        f"the config.json of {checkpoint.name} names the architectures {named}; "
+        f"allowed: a draft that names {MLP_SPECULATOR}, or another method"
+    )
+
+
+def too_many(tokens: Any, method: str, checkpoint: Checkpoint | None) -> str | None:
+    """Why a draft cannot draft `tokens` a step; None where nothing is known against it."""
+    heads = checkpoint.drafted_tokens if checkpoint and method in HEAD_A_TOKEN else None
+    if not heads or not isinstance(tokens, int) or tokens <= heads:
+        return None
+    return (
+        f"the draft has {heads} heads (method {method}), and each drafts one token; "
+        f"allowed: 1 to {heads}"
+    )
+
+
 def tokens(given: int | None, method: str, checkpoint: Checkpoint | None) -> tuple[int, str]:
     """K, the tokens drafted per step, and why."""
     if given is not None:
         return given, f"K={given} as set"
     if checkpoint is not None and (declared := checkpoint.drafted_tokens):
         return declared, f"K={declared} declared by the draft"
+    if method == "self":
+        return DEFAULT_SELF_TOKENS, f"K={DEFAULT_SELF_TOKENS} by default of method self"
     if method == "suffix":
         return DEFAULT_SUFFIX_TOKENS, f"K={DEFAULT_SUFFIX_TOKENS} at most, the default of suffix"
     return DEFAULT_TOKENS, f"K={DEFAULT_TOKENS} by default"

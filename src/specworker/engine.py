@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import gc
+import logging
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import vllm
-from starlette.types import ASGIApp
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Scope
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
@@ -22,10 +25,23 @@ from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from specworker import engine_flags, hub_cache
+from specworker import engine_flags, refusals, reporting, speculation_routes
+from specworker.acceptance_rule import DEFAULT_RULE, AcceptanceRule
+from specworker.answer_figures import AnswerFigures
 from specworker.errors import ConfigurationError
-from specworker.hub_cache import Found
+from specworker.inside_vllm import observer, rule_config, whole_batch
 from specworker.inside_vllm.corrections import CORRECTED_VERSION
+from specworker.job_record import Figures
+from specworker.live import Live
+from specworker.noted import Noted
+from specworker.outgoing import public
+from specworker.unsupported import Unsupported
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from vllm.config import VllmConfig
+
+logger = logging.getLogger(__name__)
 
 #: vLLM's worker class for this platform, with its faults corrected.
 WORKER = "specworker.inside_vllm.worker.Worker"
@@ -37,7 +53,7 @@ def arguments(
     environment: Mapping[str, str],
     speculative_config: Mapping[str, Any] | None,
     model: Mapping[str, Any],
-    target: Found | None = None,
+    rule: AcceptanceRule = DEFAULT_RULE,
 ) -> tuple[Namespace, list[str]]:
     """The arguments of `vllm serve` to run with, and notes for the user.
 
@@ -45,7 +61,7 @@ def arguments(
         environment: the variables; what they set replaces the worker's own choices.
         speculative_config: what `speculation` decided; None for plain decoding.
         model: options that name the model to serve, where the variables name none.
-        target: the model that MODEL_NAME names, and where it is cached.
+        rule: the rule by which drafted tokens are accepted.
 
     Raises:
         ConfigurationError: with one line for every variable that is wrong.
@@ -63,13 +79,11 @@ def arguments(
         if "VLLM_CPU_KVCACHE_SPACE" not in environment:
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
     args, notes = engine_flags.read(environment, defaults)
-    if target is not None:
-        hub_cache.serve_from(target, args)
     if args.tensor_parallel_size is None:
         args.tensor_parallel_size = _gpus_each(args)
     if args.api_key:
         args.api_key = None
-        notes.append("--api-key: no effect, jobs come through the platform, which has its own keys")
+        notes.append("--api-key: no effect; set API_KEY, which guards every route of the server")
     if args.per_request_spec_decode_metrics is None:
         args.per_request_spec_decode_metrics = "summary" if args.speculative_config else "none"
     if speculative_config and args.speculative_config != defaults["speculative_config"]:
@@ -78,6 +92,18 @@ def arguments(
         notes.append(
             f"worker class {args.worker_cls}: the worker's corrections of vLLM "
             f"{vllm.__version__} are not applied"
+        )
+    if args.speculative_config and vllm.__version__ == CORRECTED_VERSION:
+        args.scheduler_cls = args.scheduler_cls or observer.SCHEDULER
+    rule_config.hand_over(rule, args, WORKER)
+    if args.worker_cls != WORKER and _has_mlp_speculator(args):
+        raise ConfigurationError(
+            [
+                "SPECULATIVE_METHOD=mlp_speculator: vLLM has no drafter for it, and the worker's "
+                f"own is for vLLM {CORRECTED_VERSION} with the worker class {WORKER}; this is "
+                f"vLLM {vllm.__version__} with {args.worker_cls}; allowed: another draft, or that "
+                "version and class"
+            ]
         )
     try:
         validate_parsed_serve_args(args)
@@ -102,8 +128,22 @@ class Engine:
     completes it in the loop that will use it.
     """
 
-    def __init__(self, args: Namespace) -> None:
+    def __init__(
+        self,
+        args: Namespace,
+        *,
+        drops_unsupported: bool = False,
+        fallback: str | None = None,
+        draft: str | None = None,
+    ) -> None:
         """Load the model.
+
+        Args:
+            args: the arguments of `vllm serve`.
+            drops_unsupported: whether fields that speculation cannot serve are left out of a
+                request, in place of refusing it.
+            fallback: why speculation that was set is off.
+            draft: the draft as the user named it.
 
         Raises:
             ConfigurationError: vLLM refuses the configuration.
@@ -112,18 +152,33 @@ class Engine:
         #: Seconds that the parts of the start took, by name.
         self.started: dict[str, float] = {}
         engine_args = AsyncEngineArgs.from_cli_args(args)
+        if _has_mlp_speculator(args):
+            from specworker.inside_vllm import mlp_speculator
+
+            engine_args.speculative_config = mlp_speculator.as_medusa(args.speculative_config)
         propagate_flash_late_interaction(args, engine_args)
         try:
             config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
         except (ValueError, NotImplementedError, OSError) as error:
             raise ConfigurationError([_refusal(error)]) from error
+        rule_config.check(config)
+        if cost := whole_batch.cost_of_zero(config):
+            logger.warning(cost)
+        #: Why speculation that was set is off; None where it is on, or was not set.
+        self.fallback = None if config.speculative_config else fallback
+        self._unsupported = _unsupported(config, drops=drops_unsupported)
+        method = (args.speculative_config or {}).get("method")
+        #: What speculation does while the engine runs.
+        self.live = Live(observer.setup(config, method, draft, self.fallback))
         self.client = AsyncLLM.from_vllm_config(
             config,
             usage_context=UsageContext.OPENAI_API_SERVER,
+            stat_loggers=[observer.stat_logger(self.live)],
             enable_log_requests=args.enable_log_requests,
             aggregate_engine_logging=args.aggregate_engine_logging,
             disable_log_stats=args.disable_log_stats,
         )
+        observer.watch_requests(self.client, self.live)
         self._app: ASGIApp | None = None
         self._opening = asyncio.Lock()
         self._closing = contextlib.AsyncExitStack()
@@ -140,13 +195,48 @@ class Engine:
             if self._app is None:
                 await self.client.reset_mm_cache()
                 tasks = await self.client.get_supported_tasks()
-                app = build_app(self._args, tasks, self.client.model_config)
+                # In a thread: it imports for a second, in which health checks are answered.
+                app = await asyncio.to_thread(
+                    build_app, self._args, tasks, self.client.model_config
+                )
+                self._add_layers(app)
+                app.include_router(speculation_routes.router(self.live, self.set_tokens))
                 # Where vLLM's handler of a dead engine says that its server should end.
                 app.state.server = SimpleNamespace(should_exit=False)
                 await init_app_state(self.client, app.state, self._args, tasks)
                 await self._closing.enter_async_context(app.router.lifespan_context(app))
+                reports = asyncio.create_task(reporting.report(self.live, self.served_name))
+                self._closing.callback(reports.cancel)
                 self._app = app
         return self._app
+
+    async def set_tokens(self, tokens: int) -> int:
+        """Set K, the tokens drafted a step, from the next step on. Returns what it was."""
+        return await observer.set_tokens(self.client, tokens)
+
+    def figures(self, scope: Scope) -> Figures:
+        """What a request cost, once vLLM's application has answered it."""
+        metadata = scope.get("state", {}).get("request_metadata")
+        if metadata is None:
+            return Figures()
+        name, usage = metadata.request_id, metadata.final_usage_info
+        named_by_client = b"x-request-id" in dict(scope["headers"])
+        return Figures(
+            id="" if named_by_client else name,
+            usage=usage.model_dump() if usage else {"completion_tokens": self.live.tokens_of(name)},
+            speculation=self.live.answer(name) or {},
+        )
+
+    def _add_layers(self, app: "FastAPI") -> None:
+        """Have requests and answers pass the worker's own layers that have anything to do."""
+        if self._args.per_request_spec_decode_metrics != "none":
+            app.user_middleware.append(Middleware(AnswerFigures, live=self.live))
+        notes = [f"speculation is off: {public(self.fallback)}"] if self.fallback else []
+        if notes or self._unsupported:
+            # The innermost: what it refuses is still counted, and has vLLM's headers.
+            layer = Middleware(Noted, unsupported=self._unsupported, notes=notes)
+            app.user_middleware.append(layer)
+        app.middleware_stack = app.build_middleware_stack()  # vLLM has built it already
 
     async def aclose(self) -> None:
         """Stop the application, then the engine's processes."""
@@ -164,9 +254,32 @@ class Engine:
         gc.collect()
 
 
+def _unsupported(config: "VllmConfig", *, drops: bool) -> Unsupported | None:
+    """What becomes of fields that vLLM refuses while it speculates; None where it does not.
+
+    Where they are dropped, a default of the model's is too.
+    """
+    if config.speculative_config is None:
+        return None
+    model = config.model_config
+    unsupported = Unsupported.of(model.get_diff_sampling_param(), drops=drops)
+    if unsupported.note:
+        logger.warning("%s", unsupported.note)
+    if drops and unsupported.default_is_refused:
+        model.override_generation_config = {**model.override_generation_config, "min_p": 0.0}
+        unsupported = replace(unsupported, min_p=0.0)
+    return unsupported
+
+
+def _has_mlp_speculator(args: Namespace) -> bool:
+    return (args.speculative_config or {}).get("method") == "mlp_speculator"
+
+
 def _refusal(error: Exception) -> str:
     """vLLM's reason in a line: pydantic's frame and the list of every architecture cut off."""
     text = str(error)
+    if line := refusals.translated(text):
+        return line
     if "Value error, " in text:
         text = text.split("Value error, ", 1)[1].split(" [type=", 1)[0]
     return f"vLLM refuses the configuration: {' '.join(text.split())[:600]}"

@@ -63,6 +63,25 @@ ELSEWHERE = {
     "SPEC_TOKENS": "NUM_SPECULATIVE_TOKENS",
 }
 
+#: Options of vLLM's own HTTP server, which does not run here.
+OF_ITS_SERVER = frozenset(
+    {
+        "API_SERVER_COUNT",
+        "DISABLE_ACCESS_LOG_FOR_ENDPOINTS",
+        "DISABLE_UVICORN_ACCESS_LOG",
+        "ENABLE_SSL_REFRESH",
+        "GRPC_PORT",
+        "H11_MAX_HEADER_COUNT",
+        "H11_MAX_INCOMPLETE_EVENT_SIZE",
+        "SSL_CA_CERTS",
+        "SSL_CERTFILE",
+        "SSL_CERT_REQS",
+        "SSL_CIPHERS",
+        "SSL_KEYFILE",
+        "UVICORN_LOG_LEVEL",
+    }
+)
+
 #: Options that workers offered and the pinned vLLM no longer has, and what serves instead.
 REMOVED = {
     "CALCULATE_KV_SCALES": "scales come from the checkpoint",
@@ -154,6 +173,9 @@ def read(
             continue
         if variable in REMOVED:
             notes.append(f"{variable}: no effect, vLLM no longer has it; {REMOVED[variable]}")
+            continue
+        if variable in OF_ITS_SERVER:
+            notes.append(f"{variable}: no effect, vLLM's own HTTP server does not run here")
             continue
         action = by_name.get(variable) or by_name[_env_name(ALIASES[variable])]
         try:

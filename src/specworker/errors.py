@@ -26,12 +26,21 @@ class RequestError(Exception):
 
     Attributes:
         status: the HTTP status that says the same, 400 to 599.
+        param: the field of the request that it is about; None for no single one.
     """
 
-    def __init__(self, message: str, *, status: int = 400, kind: str = "BadRequestError") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+    ) -> None:
         self.message = message
         self.status = status
         self.kind = kind
+        self.param = param
         super().__init__(message)
 
     def body(self) -> dict[str, Any]:
@@ -40,7 +49,7 @@ class RequestError(Exception):
             "error": {
                 "message": self.message,
                 "type": self.kind,
-                "param": None,
+                "param": self.param,
                 "code": self.status,
             }
         }

@@ -5,6 +5,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(frozen=True)
+class Figures:
+    """What the engine says of a request that it has answered.
+
+    Attributes:
+        id: its own name of the request; empty where the client chose it.
+        usage: OpenAI's usage object.
+        speculation: vLLM's acceptance figures of the request.
+    """
+
+    id: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+    speculation: dict[str, Any] = field(default_factory=dict)
+
+
 @dataclass
 class JobRecord:
     """A job's figures, filled in while it is answered.
@@ -15,6 +30,7 @@ class JobRecord:
         ttft: seconds to the first output; None while there is none.
         usage: OpenAI's usage object of the answer.
         speculation: vLLM's acceptance figures of the request.
+        notes: what the worker noted on the answer.
         failed: OpenAI's error object, where a stream held one.
     """
 
@@ -23,16 +39,23 @@ class JobRecord:
     ttft: float | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     speculation: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     failed: dict[str, Any] | None = None
     started: float = field(default_factory=time.monotonic)
 
     def note(self, body: Any) -> None:
-        """Take usage and acceptance from a response or from an event of a stream."""
+        """Take usage, acceptance and notes from a response or from an event of a stream."""
         if not isinstance(body, dict):
             return
         self.usage = body.get("usage") or self.usage
         metrics = body.get("metrics") or {}
         self.speculation = metrics.get("speculative_decoding") or self.speculation
+        self.notes = metrics.get("notes") or self.notes
+
+    def add(self, figures: Figures) -> None:
+        """Take the figures that the answer itself did not tell."""
+        self.usage = self.usage or figures.usage
+        self.speculation = self.speculation or figures.speculation
 
     def first_output(self) -> None:
         """Note the time of an output, if it is the first."""

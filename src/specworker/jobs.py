@@ -79,7 +79,7 @@ def request_of(job_input: Any, served_name: str) -> Request:
         raise RequestError(f"The input has the keys {_listed(job_input)}; {SHAPES}.")
     if not isinstance(path, str) or not isinstance(method, str):
         raise RequestError("The route and the method of a job are texts.")
-    if isinstance(body, dict) and method.upper() != "GET" and not body.get("model"):
+    if isinstance(body, dict) and method.upper() == "POST" and not body.get("model"):
         body = {**body, "model": served_name}
     path = path if path.startswith("/") else f"/{path}"
     return Request(method.upper(), path, body, batching)

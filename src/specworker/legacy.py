@@ -98,7 +98,8 @@ class Native(Shape):
     A delta is what one chunk adds to one choice: text, or the end of the choice, whose
     text may be empty. Deltas of all choices count together. An error in a stream has no
     native shape: it ends in no text here and is the caller's, who reads the same events.
-    What a parser has taken out of the text, reasoning or tool calls, is not in it.
+    What a parser has taken out of the text, reasoning or tool calls, is not in it. Notes of
+    the worker's are in the first output, under `metrics`, where there are any.
     """
 
     def __init__(self, request: "Request", batching: Batching) -> None:
@@ -113,6 +114,7 @@ class Native(Shape):
         self._usage: dict[str, int] = {"input": 0, "output": 0}
         self._inputs: dict[int, int] = {}
         self._outputs: dict[int, int] = {}
+        self._metrics: dict[str, Any] = {}
 
     def whole(self, body: Any) -> Any:
         """One output with the full text of each choice."""
@@ -143,14 +145,18 @@ class Native(Shape):
             yield self._output(tokens)
 
     def _output(self, tokens: list[list[str]]) -> dict[str, Any]:
-        return {"choices": [{"tokens": texts} for texts in tokens], "usage": {**self._usage}}
+        metrics, self._metrics = self._metrics, {}
+        choices = [{"tokens": texts} for texts in tokens]
+        return {"choices": choices, "usage": {**self._usage}, **metrics}
 
     def _count(self, answer: Mapping[str, Any]) -> None:
-        """Take in the usage of an answer or chunk.
+        """Take in the usage of an answer or chunk, and its notes.
 
         A chunk with one choice counts the tokens of that choice, and of its prompt, so
         far; everything else counts the whole request.
         """
+        if notes := (answer.get("metrics") or {}).get("notes"):
+            self._metrics = {"metrics": {"notes": notes}}
         if not (usage := answer.get("usage")):
             return
         read, written = usage["prompt_tokens"], usage.get("completion_tokens") or 0

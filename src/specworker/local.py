@@ -14,6 +14,7 @@ from rich.table import Table
 
 from specworker import acceptance, serving
 from specworker.errors import ConfigurationError
+from specworker.job_record import JobRecord
 
 if TYPE_CHECKING:
     from specworker.engine import Engine
@@ -69,8 +70,9 @@ async def answer(
     """Print the answer to stdout as it comes, figures to `messages`. Returns the exit status."""
     before = acceptance.read()
     started = first = time.monotonic()
-    status, pieces = 0, 0
-    async with aclosing(serving.outputs(engine, job["input"], stream_interval)) as outputs:
+    status, pieces, record = 0, 0, JobRecord()
+    answers = serving.outputs(engine, job["input"], stream_interval, record)
+    async with aclosing(answers) as outputs:
         async for output in outputs:
             first = time.monotonic() if not pieces else first
             pieces += 1
@@ -83,6 +85,8 @@ async def answer(
     ended = time.monotonic()
     sys.stdout.write("\n")
     sys.stdout.flush()
+    for note in record.notes:
+        messages.print(f"Note: {note}", style="yellow", markup=False)
     figures = acceptance.read() - before
     messages.print(_table(figures, first - started, ended - started))
     return status

@@ -15,10 +15,14 @@ class JsonLines(logging.Formatter):
 
 
 def configure(*, as_json: bool) -> None:
-    """Log what this package says, from INFO on; as JSON lines where a platform reads them."""
+    """Log what this package says, from INFO on; as JSON lines where a platform reads them.
+
+    Of the web server, what it warns of.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(levelname)s %(message)s"))
-    package = logging.getLogger("specworker")
-    package.handlers = [handler]
-    package.setLevel(logging.INFO)
-    package.propagate = False
+    for name, level in (("specworker", logging.INFO), ("uvicorn", logging.WARNING)):
+        package = logging.getLogger(name)
+        package.handlers = [handler]
+        package.setLevel(level)
+        package.propagate = False

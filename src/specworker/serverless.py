@@ -3,13 +3,12 @@
 import asyncio
 import json
 import logging
-import textwrap
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from specworker import legacy, outgoing, serving, stopwatch
-from specworker.errors import ConfigurationError, RequestError, StartError, job_error
+from specworker import legacy, outgoing, serving, start_failure, stopwatch
+from specworker.errors import RequestError, job_error
 from specworker.job_record import JobRecord
 from specworker.stopwatch import Stopwatch
 
@@ -148,13 +147,8 @@ def run(load: "Callable[[], Engine]", settings: "Settings") -> int:
     """Load the engine and answer jobs. Returns the exit status."""
     try:
         engine = load()
-    except Exception as error:
-        foreseen = isinstance(error, ConfigurationError | StartError)
-        reason = str(error) if foreseen else f"{type(error).__name__}: {error}"
-        cause = outgoing.public(reason.replace("\n", "; "))
-        logger.error(
-            "cannot start:\n%s", textwrap.indent(reason, "  "), exc_info=None if foreseen else error
-        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, jobs are told
+        cause = start_failure.report(error)
         if settings.on_start_failure == "exit":
             return 2
         answer_with(cause, settings)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from specworker import asgi, jobs, legacy, sse, usage
+from specworker import asgi, jobs, legacy, sse
 from specworker.errors import RequestError, job_error
 from specworker.job_record import JobRecord
 
@@ -42,15 +42,15 @@ async def outputs(
         shape = shapes.of_job(request)
         record.route = f"{request.method} {request.path}"
         app = await engine.app()
-        body, unasked = usage.asked_for(request.path, shape.body)
-        async with asgi.request(app, request.method, request.path, body) as response:
+        async with asgi.request(app, request.method, request.path, shape.body) as response:
             record.status = response.status
             if response.headers.get("content-type", "").startswith("text/event-stream"):
                 events = sse.Events(response.piece)
-                groups = _noted(sse.grouped(events, stream_interval), record, unasked=unasked)
+                groups = _noted(sse.grouped(events, stream_interval), record)
                 async with aclosing(_shaped(groups, shape, record)) as stream:
                     async for output in stream:
                         yield output
+                record.add(engine.figures(response.scope))
                 return
             answer = jobs.parsed(await response.read())
     except RequestError as error:
@@ -62,21 +62,17 @@ async def outputs(
     yield job_error(answer, response.status) if response.status >= 400 else shape.whole(answer)
 
 
-async def _noted(
-    groups: AsyncGenerator[str, None], record: JobRecord, *, unasked: bool
-) -> AsyncGenerator[str, None]:
+async def _noted(groups: AsyncGenerator[str, None], record: JobRecord) -> AsyncGenerator[str, None]:
     """The groups of a stream, once their figures and errors are in the record.
 
-    The event with the usage is left out where it is `unasked` for. A stream that breaks
-    ends in an event that says so.
+    A stream that breaks ends in an event that says so.
     """
     async with aclosing(groups):
         try:
             async for group in groups:
                 record.first_output()
                 _note(group, record)
-                if shown := usage.without(group) if unasked else group:
-                    yield shown
+                yield group
         except ConnectionError as broken:
             record.failed = RequestError(str(broken), status=500, kind="InternalServerError").body()
             yield f"data: {json.dumps(record.failed)}\n\ndata: [DONE]\n\n"
@@ -98,10 +94,11 @@ async def _shaped(
 
 
 def _note(group: str, record: JobRecord) -> None:
-    """Take a group's figures and its error into the record."""
-    if '"usage"' not in group and '"error"' not in group:
+    """Take a group's figures, its notes and its error into the record."""
+    if not any(name in group for name in ('"usage"', '"notes"', '"error"')):
         return  # most groups: parsing them would cost more than answering does
     for event in legacy.chunks(group):
-        record.note(event.get("response", event))
+        record.note(event)
+        record.note(event.get("response"))  # where the events of /v1/responses have figures
         if isinstance(event.get("error"), dict):
             record.failed = event

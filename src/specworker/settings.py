@@ -21,7 +21,10 @@ from specworker.variables import (
     variable,
 )
 
-Mode = Literal["serverless", "local"]
+Mode = Literal["serverless", "pod", "lb", "local"]
+#: The value of API_KEY that asks for no key. In lower case alone: consoles send None for a
+#: field that nobody filled in, which must open nothing.
+NO_KEY = "none"
 
 
 class Settings(SpeculativeSettings):
@@ -43,7 +46,10 @@ class Settings(SpeculativeSettings):
     )
 
     mode: Annotated[Mode, CASELESS] | None = variable(
-        None, "Where jobs come from; read off the platform's variables when unset.", group="Worker"
+        None,
+        "Where work comes from: the queue (serverless), HTTP (pod, lb), or a file (local); read "
+        "off the platform's variables when unset.",
+        group="Worker",
     )
     max_concurrency: Integer = variable(
         30, "Jobs taken from the queue at a time.", group="Worker", ge=1
@@ -54,12 +60,12 @@ class Settings(SpeculativeSettings):
 
     on_start_failure: Annotated[Literal["answer", "exit"], CASELESS] = variable(
         "answer",
-        "When a Serverless worker cannot start: fail each job with the reason, or exit.",
+        "When the worker cannot start: answer each job or request with the reason, or exit.",
         group="Worker",
     )
     drain_timeout_s: Integer = variable(
         300,
-        "Seconds that running jobs have to finish when the platform says stop.",
+        "Seconds that running jobs and requests have to finish when the platform says stop.",
         group="Worker",
         ge=0,
     )
@@ -68,6 +74,37 @@ class Settings(SpeculativeSettings):
         "Largest result of a job, in MB; the platform drops what is larger.",
         group="Worker",
         ge=1,
+    )
+
+    port: Integer | None = variable(
+        None,
+        "The port of HTTP; 8000 when unset, 80 on a load-balancing endpoint.",
+        group="Server",
+        zero_is_unset=True,
+        ge=1,
+        le=65_535,
+    )
+    port_health: Integer | None = variable(
+        None,
+        "Another port for health checks (/ping) alone; PORT when unset.",
+        group="Server",
+        zero_is_unset=True,
+        ge=1,
+        le=65_535,
+    )
+    api_key: SecretStr | None = variable(
+        None,
+        "The key that requests over HTTP must bring; none for no key. A pod makes one when unset.",
+        group="Server",
+        word=NO_KEY,
+    )
+    max_body_mb: Integer = variable(
+        30, "Largest body of a request over HTTP, in MB.", group="Server", ge=1
+    )
+    vllm_server_dev_mode: Boolean = variable(
+        False,
+        "Serve vLLM's development routes too, which run code and reset state.",
+        group="Server",
     )
 
     legacy_native_output: Boolean = legacy(
@@ -97,6 +134,9 @@ class Settings(SpeculativeSettings):
     )
     runpod_webhook_get_job: str | None = variable(
         None, "Where the Runpod queue hands out jobs; set by the platform.", group="Platform"
+    )
+    runpod_pod_id: str | None = variable(
+        None, "The pod or worker that this is; set by the platform.", group="Platform"
     )
 
     @classmethod
@@ -155,7 +195,38 @@ class Settings(SpeculativeSettings):
         """The mode that `MODE` or the platform's variables name."""
         if self.mode:
             return self.mode
-        return "serverless" if self.runpod_webhook_get_job else "local"
+        if self.runpod_webhook_get_job:
+            return "serverless"
+        if self.runpod_endpoint_id:
+            return "lb"
+        return "pod" if self.runpod_pod_id else "local"
+
+    @property
+    def on_platform(self) -> bool:
+        """Whether the platform runs the worker, and collects its log."""
+        return self.runpod_endpoint_id is not None or self.runpod_pod_id is not None
+
+    @property
+    def host(self) -> str:
+        """The address to listen on: this machine alone where nobody else should come."""
+        return "127.0.0.1" if self.where == "local" else "0.0.0.0"  # noqa: S104
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports to listen on, by the variables that set them."""
+        port = self.port or (80 if self.where == "lb" else 8000)
+        health = self.port_health or port
+        return {"PORT": port} if health == port else {"PORT": port, "PORT_HEALTH": health}
+
+    @property
+    def health_port(self) -> int | None:
+        """The port for health checks alone; None where there is no such port."""
+        return self.ports.get("PORT_HEALTH")
+
+    @property
+    def key(self) -> str | None:
+        """API_KEY in plain text, `NO_KEY` included."""
+        return self.api_key.get_secret_value() if self.api_key else None
 
     @property
     def stream_interval(self) -> float:

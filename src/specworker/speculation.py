@@ -7,10 +7,11 @@ what cannot take effect is named in a note, with the reason.
 
 from typing import Any, NamedTuple
 
-from specworker import acceptance_rule, drafting, speculative_json
+from specworker import acceptance_rule, drafting, self_layers, speculative_json
 from specworker.checkpoint import Checkpoint
 from specworker.decision import Decision, Speculation, names_given
 from specworker.settings import Settings
+from specworker.values import shown
 
 #: Variable -> key of vLLM's config, for what a draft model takes as it is.
 DRAFT_KEYS = {
@@ -36,6 +37,7 @@ REPLACED = (
     "speculative_method",
     "speculative_model",
     "num_speculative_tokens",
+    "speculative_self_layers",
     *LOOKUP_VARIABLES,
     "speculative_disable_by_batch_size",
     *DRAFT_KEYS,
@@ -67,18 +69,28 @@ def draft(settings: Settings) -> Draft | None:
     else:
         method, name = settings.speculative_method, settings.speculative_model
         variable, revision = "SPECULATIVE_MODEL", settings.speculative_model_revision
-    without_model = method in (*drafting.LOOKUP_METHODS, "ngram_gpu", "custom_class")
+    without_model = method in (*drafting.LOOKUP_METHODS, "ngram_gpu", "custom_class", "self")
     if not isinstance(name, str) or not name or without_model or drafting.means_ngram(name):
         return None
     return Draft(variable, name, revision)
 
 
-def resolve(settings: Settings, checkpoint: Checkpoint | None) -> Speculation:
+def drafts_itself(settings: Settings) -> bool:
+    """Whether the settings have layers of the target draft: method self."""
+    if (config := settings.speculative_config) is not None:
+        return config.get("method") == "self"
+    return _method(settings, None)[0] == "self"
+
+
+def resolve(
+    settings: Settings, checkpoint: Checkpoint | None, target: Checkpoint | None = None
+) -> Speculation:
     """Decide what vLLM is told.
 
     Args:
         settings: what the user set.
         checkpoint: what is known of the draft that `draft` names; None for no draft.
+        target: what is known of the model to serve, where it drafts for itself.
     """
     decided = Decision(rule=acceptance_rule.of(settings))
     if not decided.rule.is_typical:
@@ -87,34 +99,53 @@ def resolve(settings: Settings, checkpoint: Checkpoint | None) -> Speculation:
     for name, reason in WITHOUT_EFFECT.items():
         decided.without_effect(settings, [name], reason)
     if settings.speculative_config is not None:
-        speculative_json.read(settings.speculative_config, checkpoint, decided)
+        speculative_json.read(settings.speculative_config, checkpoint, decided, target)
         decided.without_effect(settings, REPLACED, "SPECULATIVE_CONFIG is set and wins")
     else:
-        _from_variables(settings, checkpoint, decided)
-    _add_rule(decided)
-    if decided.config and decided.config.get("method") == "mlp_speculator":
-        decided.problems.append(
-            "SPECULATIVE_MODEL: the draft is an MLP speculator (method mlp_speculator), for "
-            "which vLLM 0.32.0 has no drafter; allowed: another draft, or SPECULATIVE_METHOD=ngram"
-        )
+        _from_variables(settings, checkpoint, decided, target)
+    _add_rule(settings, decided)
+    _add_misfits(settings, checkpoint, decided)
     return decided.made()
 
 
-def _add_rule(decided: Decision) -> None:
+def _add_misfits(settings: Settings, checkpoint: Checkpoint | None, decided: Decision) -> None:
+    """Name what vLLM would find wrong with a draft only once it has loaded everything."""
+    method, tokens = map((decided.config or {}).get, ("method", "num_speculative_tokens"))
+    in_json = settings.speculative_config is not None
+    if reason := drafting.other_than_named(str(method), checkpoint):
+        variable = "SPECULATIVE_CONFIG: method" if in_json else "SPECULATIVE_METHOD"
+        decided.problems.append(f"{variable}={method}: {reason}")
+    if reason := drafting.too_many(tokens, str(method), checkpoint):
+        key = "SPECULATIVE_CONFIG: num_speculative_tokens" if in_json else "NUM_SPECULATIVE_TOKENS"
+        decided.problems.append(f"{key}={tokens}: {reason}")
+
+
+def _add_rule(settings: Settings, decided: Decision) -> None:
     """Say which acceptance rule it is, where that is not the one that is always meant."""
     if not decided.rule.reason:
         return
     if decided.config is None:
-        decided.notes.append(
-            f"SPEC_DECODING_ACCEPTANCE_METHOD={decided.rule.name}: no effect, speculation is off"
-        )
+        named = ("spec_decoding_acceptance_method", *TYPICAL_VARIABLES)
+        decided.without_effect(settings, named, "speculation is off")
+        decided.rule = acceptance_rule.DEFAULT_RULE
         return
     decided.reasons.append(decided.rule.reason)
-    if decided.rule.name == "block":
-        decided.config["rejection_sample_method"] = "block"
+    method = "block" if decided.rule.name == "block" else "standard"  # what vLLM calls its own
+    if (given := decided.config.get("rejection_sample_method", method)) != method:
+        decided.problems.append(
+            f"SPEC_DECODING_ACCEPTANCE_METHOD={decided.rule.name}: SPECULATIVE_CONFIG names "
+            f"another rule, rejection_sample_method={shown(str(given))}; allowed: one of the two"
+        )
+    elif method == "block":
+        decided.config["rejection_sample_method"] = method
 
 
-def _from_variables(settings: Settings, checkpoint: Checkpoint | None, decided: Decision) -> None:
+def _from_variables(
+    settings: Settings,
+    checkpoint: Checkpoint | None,
+    decided: Decision,
+    target: Checkpoint | None,
+) -> None:
     low, high = settings.ngram_prompt_lookup_min, settings.ngram_prompt_lookup_max
     if low is not None and high is not None and low > high:
         decided.problems.append(
@@ -133,6 +164,8 @@ def _from_variables(settings: Settings, checkpoint: Checkpoint | None, decided: 
     decided.reasons.append(reason)
     if method != "ngram":
         decided.without_effect(settings, LOOKUP_VARIABLES, f"with method {method}")
+    if method != "self":
+        decided.without_effect(settings, ["speculative_self_layers"], f"with method {method}")
     if method in drafting.LOOKUP_METHODS:
         decided.without_effect(settings, DRAFT_KEYS, f"method {method} has no draft model")
         if not drafting.means_ngram(settings.speculative_model) or method != "ngram":
@@ -144,6 +177,8 @@ def _from_variables(settings: Settings, checkpoint: Checkpoint | None, decided: 
     decided.reasons.append(reason)
     if method == "ngram":
         decided.add_lookup(low, high)
+    if method == "self":
+        self_layers.add(decided, target, settings.speculative_self_layers)
     if (limit := settings.speculative_disable_by_batch_size) is not None:
         decided.add_schedule(limit)
 
@@ -155,6 +190,8 @@ def _method(settings: Settings, checkpoint: Checkpoint | None) -> tuple[str | No
         if checkpoint is None:
             return "ngram", f"method ngram by SPECULATIVE_MODEL={settings.speculative_model}"
         return drafting.method_of(checkpoint)
+    if settings.speculative_self_layers:
+        return "self", "method self, only SPECULATIVE_SELF_LAYERS is set"
     if names_given(settings, LOOKUP_VARIABLES):
         return "ngram", "method ngram, only lookup bounds are set"
     return None, ""
@@ -164,7 +201,17 @@ def _draft_model(
     settings: Settings, method: str, checkpoint: Checkpoint | None, decided: Decision
 ) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    if checkpoint is not None:
+    values = {key: getattr(settings, name) for name, key in DRAFT_KEYS.items()}
+    if method == "self":
+        decided.without_effect(settings, ["speculative_model_revision"], "with method self")
+        del values["revision"]
+        if settings.speculative_model:
+            decided.problems.append(
+                f"SPECULATIVE_MODEL={settings.speculative_model}: is another draft than "
+                "SPECULATIVE_METHOD=self, which takes the target's own layers; allowed: one of "
+                "the two"
+            )
+    elif checkpoint is not None:
         config["model"] = checkpoint.name
     elif settings.speculative_model:
         decided.problems.append(
@@ -175,5 +222,4 @@ def _draft_model(
         decided.problems.append(
             f"SPECULATIVE_METHOD={method}: needs SPECULATIVE_MODEL, a hub id or a folder"
         )
-    values = {key: getattr(settings, name) for name, key in DRAFT_KEYS.items()}
     return config | {key: value for key, value in values.items() if value is not None}

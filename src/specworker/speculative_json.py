@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specworker import drafting
+from specworker import drafting, self_layers
 from specworker.checkpoint import Checkpoint
 from specworker.decision import Decision
 from specworker.values import shown
@@ -23,8 +23,16 @@ def current_keys(given: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in named.items() if value not in (None, "")}
 
 
-def read(given: dict[str, Any], checkpoint: Checkpoint | None, decided: Decision) -> None:
-    """Fill `decided` from the object that SPECULATIVE_CONFIG holds."""
+def read(
+    given: dict[str, Any],
+    checkpoint: Checkpoint | None,
+    decided: Decision,
+    target: Checkpoint | None = None,
+) -> None:
+    """Fill `decided` from the object that SPECULATIVE_CONFIG holds.
+
+    Its method self, with the key `layers`, is no method of vLLM's: see `self_layers`.
+    """
     config = decided.config = current_keys(given)
     decided.reasons.append("SPECULATIVE_CONFIG as set")
     for old in (key for key in given if key in RENAMED_KEYS):
@@ -53,6 +61,13 @@ def read(given: dict[str, Any], checkpoint: Checkpoint | None, decided: Decision
         low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
         if isinstance(low, int | None) and isinstance(high, int | None):  # else vLLM refuses
             decided.add_lookup(low, high)
+    if config["method"] == "self":
+        if config.pop("model", None) is not None:
+            decided.problems.append(
+                "SPECULATIVE_CONFIG: method self takes the target's own layers; "
+                "allowed: no model beside it"
+            )
+        self_layers.add(decided, target, config.pop("layers", None), "SPECULATIVE_CONFIG")
     if (limit := config.pop("disable_by_batch_size", None)) is not None:
         if isinstance(limit, int) and limit > 0:
             decided.add_schedule(limit)

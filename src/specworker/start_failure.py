@@ -10,13 +10,17 @@ import logging
 import re
 import shutil
 import tempfile
+import textwrap
 from collections.abc import MutableMapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from specworker import logs
+from specworker.errors import ConfigurationError, StartError
 from specworker.outgoing import public
+
+logger = logging.getLogger(__name__)
 
 _ERROR_LINE = re.compile(r"\b((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)): (.+)$", re.M)
 #: Lines that only say that another process knows more.
@@ -24,6 +28,16 @@ _ELSEWHERE = re.compile(r"see (root cause|stack trace)|initialization failed", r
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|No available memory for the cache blocks|less than desired", re.I
 )
+
+
+def report(error: Exception) -> str:
+    """Log why the worker cannot start. Returns the reason in words that a client may read."""
+    foreseen = isinstance(error, ConfigurationError | StartError)
+    reason = str(error) if foreseen else f"{type(error).__name__}: {error}"
+    logger.error(
+        "cannot start:\n%s", textwrap.indent(reason, "  "), exc_info=None if foreseen else error
+    )
+    return public(reason.replace("\n", "; "))
 
 
 class ErrorLog:
@@ -39,11 +53,14 @@ class ErrorLog:
         folder = Path(tempfile.mkdtemp(prefix="specworker-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self._file = folder / "errors.log"
+        self._environment = environment
+        self._is_set = False
         if "VLLM_LOGGING_CONFIG_PATH" in environment:
             return
         written = folder / "logging.json"
         written.write_text(json.dumps(_logging(self._file, as_json=as_json)))
         environment["VLLM_LOGGING_CONFIG_PATH"] = str(written)
+        self._is_set = True
         if as_json:
             for handler in logging.getLogger("vllm").handlers:
                 handler.setFormatter(logs.JsonLines())
@@ -52,6 +69,12 @@ class ErrorLog:
         """Why the engine did not start, as far as the logs or `error` tell."""
         text = self._file.read_text(errors="replace") if self._file.is_file() else ""
         return cause(error, text)
+
+    def close(self) -> None:
+        """Leave the environment as it was, for another start with an ErrorLog of its own."""
+        if self._is_set:
+            del self._environment["VLLM_LOGGING_CONFIG_PATH"]
+            self._is_set = False
 
 
 def _logging(errors: Path, *, as_json: bool) -> dict[str, Any]:

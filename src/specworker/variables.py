@@ -21,14 +21,23 @@ Integer = Annotated[int, BeforeValidator(parse_integer)]
 JsonObject = Annotated[dict[str, Any], BeforeValidator(parse_json_object)]
 CASELESS = BeforeValidator(parse_lower)
 
-Group = Literal["Speculation", "Model", "Worker", "Legacy", "Platform"]
+Group = Literal["Speculation", "Model", "Worker", "Server", "Legacy", "Platform"]
 
 
 def variable(
-    default: Any, text: str, *, group: Group, zero_is_unset: bool = False, **bounds: Any
+    default: Any,
+    text: str,
+    *,
+    group: Group,
+    zero_is_unset: bool = False,
+    word: str | None = None,
+    **bounds: Any,
 ) -> Any:
-    """Declare one variable: default, one line of help, group, and pydantic's bounds."""
-    extra: dict[str, JsonValue] = {"group": group, "zero_is_unset": zero_is_unset}
+    """Declare one variable: default, one line of help, group, and pydantic's bounds.
+
+    `word` is a value that means something here though it looks like an empty field.
+    """
+    extra: dict[str, JsonValue] = {"group": group, "zero_is_unset": zero_is_unset, "word": word}
     return Field(default, description=text, json_schema_extra=extra, **bounds)
 
 
@@ -44,12 +53,14 @@ def legacy(default: Any, text: str, **bounds: Any) -> Any:
 
 def means_unset(text: str, field: FieldInfo) -> bool:
     """Whether a value says nothing, as consoles send it for an empty field."""
-    if is_unset(text):
-        return True
     extra = field.json_schema_extra
-    if isinstance(extra, dict) and extra["zero_is_unset"] and _is_number(field):
-        return bool(ZERO.fullmatch(text))
-    return False
+    if not isinstance(extra, dict):
+        return is_unset(text)
+    if text == extra["word"]:
+        return False
+    if extra["zero_is_unset"] and _is_number(field) and ZERO.fullmatch(text):
+        return True
+    return is_unset(text)
 
 
 def _kinds(annotation: Any) -> set[Any]:
