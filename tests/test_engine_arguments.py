@@ -12,6 +12,7 @@ import vllm
 from specworker import engine, hub_cache, main, start_failure
 from specworker.errors import ConfigurationError
 from specworker.hub_cache import Found, Models
+from specworker.inside_vllm import observer
 from tests import hubs
 
 NAME = "Org/Model-7B"
@@ -106,6 +107,31 @@ def test_a_key_of_vllms_own_does_not_lock_the_platforms_jobs_out() -> None:
 
 
 MLP = {"method": "mlp_speculator", "model": "org/mlp", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("environment", "speculates", "scheduler"),
+    [
+        ({}, True, observer.SCHEDULER),
+        ({}, False, None),
+        ({"SCHEDULER_CLS": "mine.Scheduler"}, True, "mine.Scheduler"),
+        ({"VLLM_EXTRA_ARGS": "--scheduler-cls mine.Scheduler"}, True, "mine.Scheduler"),
+    ],
+)
+def test_the_scheduler_is_the_workers_own_where_there_is_a_k_and_no_other_is_named(
+    environment: Mapping[str, str], speculates: bool, scheduler: str | None
+) -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 3} if speculates else None
+    args, _ = engine.arguments({**NAMED, **environment}, config, {})
+    assert args.scheduler_cls == scheduler
+
+
+def test_the_scheduler_is_vllms_own_on_a_version_that_is_not_the_corrected_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    args, _ = engine.arguments(NAMED, {"method": "ngram", "num_speculative_tokens": 3}, {})
+    assert args.scheduler_cls is None
 
 
 def test_an_mlp_speculator_is_left_to_the_workers_own_class() -> None:
