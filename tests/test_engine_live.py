@@ -23,9 +23,9 @@ OF_TINY_MODELS = dict.fromkeys(
     ("tiny probabilistic", "eagle", "eagle3", "mtp", "mlp_speculator up to two"), 3
 )
 COPIED = 12 * "One two three four. " + "One two"
-COPY = {"max_tokens": 90, "ignore_eos": True}
+#: What the model goes on with for as long as it is asked to.
+LETTERS = 12 * "a b c d e f g h " + "a b"
 TINY_PROMPT = "w1 w2 w3 w1 w2 w3 w1 w2"
-TINY_COPY = {"max_tokens": 900, "ignore_eos": True}  # they are fast
 
 each_method = pytest.mark.parametrize(
     "method",
@@ -69,9 +69,9 @@ async def test_k_takes_effect_while_a_request_runs_and_leaves_its_text_alone(
     method: str, running: Engine
 ) -> None:
     most = (METHODS | OF_TINY_MODELS)[method]
-    prompt, asked = (COPIED, COPY) if method in METHODS else (TINY_PROMPT, TINY_COPY)
-    expected = await complete(running, prompt, **asked)
-    request = asyncio.create_task(complete(running, prompt, **asked))
+    prompt, tokens = (LETTERS, 70 + 4 * most) if method in METHODS else (TINY_PROMPT, 600)
+    expected = await complete(running, prompt, max_tokens=tokens, ignore_eos=True)
+    request = asyncio.create_task(complete(running, prompt, max_tokens=tokens, ignore_eos=True))
     await generated(16, request)
     assert await set_tokens(running, 1) == {
         "num_speculative_tokens": 1,
@@ -100,7 +100,7 @@ async def test_k_takes_effect_while_a_request_runs_and_leaves_its_text_alone(
     "method", [pytest.param("self-draft", marks=pytest.mark.engine("self-draft"))]
 )
 async def test_a_draft_model_drafts_as_well_after_a_rest(method: str, running: Engine) -> None:
-    request = asyncio.create_task(complete(running, COPIED, **COPY))
+    request = asyncio.create_task(complete(running, LETTERS, max_tokens=100, ignore_eos=True))
     await generated(10, request)
     await set_tokens(running, 0)
     await generated(20, request)
@@ -165,9 +165,8 @@ async def test_counters_are_those_of_vllm(engine: Engine) -> None:
     assert lately["tokens_per_second"] > 0
     assert lately["tpot_ms"]["p95"] >= lately["tpot_ms"]["p50"] > 0
     assert shown["requests"] == {"running": 0, "waiting": 0}
-    assert shown["verdict"]["text"].startswith(
-        f"{shown['windows']['1m']['mean_acceptance_length']:.1f} tokens"
-    )
+    length = engine.live.since_change().counts.mean_length
+    assert shown["verdict"]["text"].startswith(f"{length:.1f} tokens per step")
 
 
 @pytest.mark.engine("ngram")
