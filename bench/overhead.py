@@ -11,7 +11,8 @@ nothing, four ways:
 They take turns within each round, those that wait are stopped (SIGSTOP), and ratios are
 medians over the rounds. Absolute figures are those of this machine.
 
-Usage: python bench/overhead.py [--rounds N] [--streams 1,8,32] [--tokens N] [--json]
+Usage: python bench/overhead.py [--rounds N] [--streams 1,8,32] [--tokens N] [--ways LIST]
+                                [--json]
 """
 
 import argparse
@@ -19,14 +20,12 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import chain
 from pathlib import Path
 
@@ -40,6 +39,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.pausing import children, running, stopped, tree
+from bench.served import answers, free_port, served
 from builder import tiny
 from specworker import main, serving
 from specworker.engine import Engine
@@ -56,12 +56,15 @@ OPTIONS = {
 }
 
 WAYS = ("bare", "worker", "server", "serve")
+COMPARED = (("worker", "bare"), ("worker", "serve"), ("server", "serve"))
 WORKER = [sys.executable, str(Path(__file__).parent.parent / "handler.py"), "--serve"]
 KEY = "sk-for-the-bench"
 BEARER = {"authorization": f"Bearer {KEY}"}
 
 #: Streams `tokens` tokens once.
 Stream = Callable[[int], Awaitable[None]]
+#: How to stream one way, and the processes that this takes.
+Way = tuple[Stream, list[psutil.Process]]
 
 
 def load(model: Path) -> Engine:
@@ -127,11 +130,6 @@ async def tokens_per_second(stream: Stream, streams: int, tokens: int) -> float:
     return streams * tokens / (time.perf_counter() - started)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 def vllm_serve(model: Path, port: int) -> list[str]:
     flags = {
         "--served-model-name": NAME,
@@ -148,71 +146,32 @@ def vllm_serve(model: Path, port: int) -> list[str]:
     return [*command, "--disable-uvicorn-access-log", *chain.from_iterable(flags.items())]
 
 
-@contextlib.contextmanager
-def served(
-    command: list[str], environment: Mapping[str, str], log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            command,
-            env=os.environ | environment,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        yield server
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGCONT)
-            os.killpg(server.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(20)
-            os.killpg(server.pid, signal.SIGKILL)
-
-
-async def answers(
-    session: aiohttp.ClientSession, url: str, server: subprocess.Popen[bytes], log: Path
-) -> None:
-    while True:
-        if server.poll() is not None:
-            said = await asyncio.to_thread(log.read_text)
-            raise RuntimeError(f"the server ended before it answered:\n{said[-4000:]}")
-        with contextlib.suppress(aiohttp.ClientError):
-            async with session.get(f"{url}/health", headers=BEARER) as response:
-                if response.status == 200:
-                    return
-        await asyncio.sleep(0.5)
-
-
 async def measure(
     options: argparse.Namespace, messages: Console
 ) -> AsyncIterator[tuple[int, str, float]]:
     """Yield (streams, way, tokens/s) of every round."""
-    with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
+        work = stack.enter_context(tempfile.TemporaryDirectory())
         model = tiny.write(Path(work) / "model")
-        messages.print("Starting three engines, one after the other …")
+        messages.print("Starting the engines, one after the other …")
         # A new connection for each stream: a server that was stopped meanwhile has closed
         # the old ones. No limit: what is measured is not the client.
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True)
         ) as session:
-            ways: dict[str, tuple[Stream, list[psutil.Process]]] = {}
-            for name in ("server", "serve"):
+            ways: dict[str, Way] = {}
+            for name in {"server", "serve"} & {*options.ways}:
                 port = free_port()
                 command = vllm_serve(model, port) if name == "serve" else WORKER
                 variables = {"MODEL_NAME": str(model), "PORT": str(port), "API_KEY": KEY}
                 log, url = Path(work) / f"{name}.log", f"http://127.0.0.1:{port}"
                 server = stack.enter_context(served(command, OPTIONS | variables, log))
-                await answers(session, url, server, log)
+                await answers(session, url, BEARER, server, log)
                 ways[name] = http_stream(session, url), tree(server.pid)
                 stack.enter_context(stopped(ways[name][1]))
-            before = children()
-            engine = load(model)
-            await engine.app()
-            own = [*(children() - before)]
-            ways |= {"bare": (bare_stream(engine), own), "worker": (worker_stream(engine), own)}
-            stack.enter_context(stopped(own))
+            if {"bare", "worker"} & {*options.ways}:
+                ways |= await stack.enter_async_context(in_process(model))
+            ways = {name: ways[name] for name in options.ways}
             for streams in options.streams:
                 rounds = range(-1, options.rounds)  # one to warm up
                 for number in track(rounds, f"{streams} streams", console=messages):
@@ -224,8 +183,18 @@ async def measure(
                             rate = await tokens_per_second(stream, streams, options.tokens)
                         if number >= 0:
                             yield streams, name, rate
-            with running(own):
-                await engine.aclose()
+
+
+@contextlib.asynccontextmanager
+async def in_process(model: Path) -> AsyncIterator[dict[str, Way]]:
+    """The ways through an engine that this process holds."""
+    before = children()
+    engine = load(model)
+    await engine.app()
+    own = [*(children() - before)]
+    with stopped(own):
+        yield {"bare": (bare_stream(engine), own), "worker": (worker_stream(engine), own)}
+    await engine.aclose()
 
 
 async def resident(model: Path, *, through_worker: bool) -> int:
@@ -248,14 +217,16 @@ def resident_in_child(way: str) -> int:
 
 def report(rates: dict[int, dict[str, list[float]]], held: dict[str, int]) -> Table:
     table = Table(title="tokens/s, medians; ratios are medians over rounds")
-    compared = (("worker", "bare"), ("worker", "serve"), ("server", "serve"))
-    for column in ("streams", *WAYS, *("/".join(pair) for pair in compared)):
+    names = [*next(iter(rates.values()))]
+    compared = [pair for pair in COMPARED if {*pair} <= {*names}]
+    for column in ("streams", *names, *("/".join(pair) for pair in compared)):
         table.add_column(column, justify="right")
     for streams, ways in rates.items():
-        medians = [f"{statistics.median(ways[way]):.0f}" for way in WAYS]
+        medians = [f"{statistics.median(ways[way]):.0f}" for way in names]
         table.add_row(str(streams), *medians, *(ratio(ways, *pair) for pair in compared))
-    extra = (held["worker"] - held["bare"]) / 1024**2
-    table.caption = f"resident memory over the bare engine client: {extra:.0f} MB"
+    if held:
+        extra = (held["worker"] - held["bare"]) / 1024**2
+        table.caption = f"resident memory over the bare engine client: {extra:.0f} MB"
     return table
 
 
@@ -269,8 +240,10 @@ async def compare(options: argparse.Namespace) -> None:
     rates: dict[int, dict[str, list[float]]] = {}
     async for streams, way, rate in measure(options, messages):
         rates.setdefault(streams, {}).setdefault(way, []).append(rate)
-    messages.print("Measuring memory …")
-    held = {way: resident_in_child(way) for way in ("bare", "worker")}
+    held = {}
+    if {"bare", "worker"} <= {*options.ways}:
+        messages.print("Measuring memory …")
+        held = {way: resident_in_child(way) for way in ("bare", "worker")}
     if options.json:
         print(json.dumps({"tokens_per_second": rates, "resident_bytes": held}, indent=2))
     else:
@@ -283,6 +256,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=256, help="tokens of each stream")
     parser.add_argument(
         "--streams", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32]
+    )
+    parser.add_argument(
+        "--ways", type=lambda text: text.split(","), default=[*WAYS], help="some of the ways"
     )
     parser.add_argument("--json", action="store_true", help="every figure as JSON")
     parser.add_argument("--resident", choices=("bare", "worker"), help=argparse.SUPPRESS)

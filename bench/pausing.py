@@ -1,7 +1,7 @@
 """Engines that take turns: the one that waits is stopped, since a waiting engine polls."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import psutil
 
@@ -9,25 +9,33 @@ import psutil
 @contextlib.contextmanager
 def stopped(processes: list[psutil.Process]) -> Iterator[None]:
     """Keep `processes` from running meanwhile."""
-    for process in processes:
-        process.suspend()
+    _suspend(processes)
     try:
         yield
     finally:
-        for process in processes:
-            process.resume()
+        _resume(processes)
 
 
 @contextlib.contextmanager
 def running(processes: list[psutil.Process]) -> Iterator[None]:
     """Let `processes`, which are stopped, run meanwhile."""
-    for process in processes:
-        process.resume()
+    _resume(processes)
     try:
         yield
     finally:
-        for process in processes:
+        _suspend(processes)
+
+
+def _suspend(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # an engine that was closed
             process.suspend()
+
+
+def _resume(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 def tree(pid: int) -> list[psutil.Process]:

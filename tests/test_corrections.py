@@ -9,7 +9,12 @@ import torch
 from vllm.v1.sample import rejection_sampler
 
 from specworker.inside_vllm import corrections
-from specworker.inside_vllm.corrections import CORRECTED_VERSION, CORRECTIONS, Correction
+from specworker.inside_vllm.corrections import (
+    CORRECTED_VERSION,
+    CORRECTIONS,
+    IN_CORE,
+    Correction,
+)
 
 
 def unused(*_: Any, **__: Any) -> Any:
@@ -63,35 +68,34 @@ def test_temperatures_between_integers_are_kept() -> None:
 # Temperature, top_k and top_p of drafted tokens.
 
 
-def sampling(**given: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{"all_greedy": False, "top_k": None, "top_p": None} | given)
-
-
-def test_a_step_without_drafts_is_left_alone() -> None:
-    logits = torch.empty((0, 8))
-    corrected = corrections.apply_sampling_constraints(unused)
-    assert corrected(logits, torch.zeros(2, dtype=torch.int32), sampling()) is logits
+def test_a_step_without_drafts_is_sampled_as_one_without_speculation() -> None:
+    own = SimpleNamespace(sampler=lambda **asked: asked)
+    corrected = corrections.rejection_sampler_forward(unused)
+    sampled = corrected(own, SimpleNamespace(max_spec_len=0), None, "logits", "asked")
+    assert sampled == {"logits": "logits", "sampling_metadata": "asked"}
 
 
 def test_a_step_with_drafts_is_vllms_own_business() -> None:
-    given = (torch.zeros((3, 8)), torch.tensor([1, 3]), sampling())
-    answer = torch.ones((3, 8))
+    given = (SimpleNamespace(), SimpleNamespace(max_spec_len=1), None, "logits", "asked")
 
-    def original(*arguments: Any) -> torch.Tensor:
+    def original(*arguments: Any) -> str:
         assert arguments == given
-        return answer
+        return "verified"
 
-    assert corrections.apply_sampling_constraints(original)(*given) is answer
+    assert corrections.rejection_sampler_forward(original)(*given) == "verified"
 
 
 def test_drafted_tokens_are_sampled_as_the_request_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", expand)
-    constrain = corrections.apply_sampling_constraints(rejection_sampler.apply_sampling_constraints)
     logits = torch.tensor([[1.0, 2.0, 4.0]] * 4)
-    asked = sampling(
-        temperature=torch.tensor([0.0, 2.0, 0.5]), top_k=torch.tensor([3, 3, 1], dtype=torch.int32)
+    asked: Any = SimpleNamespace(
+        all_greedy=False,
+        temperature=torch.tensor([0.0, 2.0, 0.5]),
+        top_k=torch.tensor([3, 3, 1], dtype=torch.int32),
+        top_p=None,
     )
-    constrained = constrain(logits, torch.tensor([1, 1, 4], dtype=torch.int32), asked)
+    counts = torch.tensor([1, 1, 4], dtype=torch.int32)
+    constrained = rejection_sampler.apply_sampling_constraints(logits, counts, asked)
     hidden = float("-inf")
     assert constrained.tolist() == [[1, 2, 4]] + [[hidden, hidden, 8]] * 3
 
@@ -257,6 +261,72 @@ def test_other_drafters_are_asked_as_vllm_decides(own: Any, fits: bool) -> None:
     assert asked == [(own, "metadata")]
 
 
+# Steps that draft nothing.
+
+
+def resting_runner(method: str, drafter: Any, *, ahead: bool = False) -> Any:
+    return SimpleNamespace(
+        drafter=drafter,
+        speculative_config=SimpleNamespace(method=method),
+        use_async_scheduling=ahead,
+        input_batch=SimpleNamespace(num_reqs=2),
+        _draft_probs="of the step before",
+        _draft_prob_req_ids=["of the step before"],
+    )
+
+
+def scheduled(tokens: int) -> Any:
+    return SimpleNamespace(
+        num_spec_tokens_to_schedule=tokens, num_scheduled_tokens={"a": 1, "b": 7}
+    )
+
+
+@pytest.mark.parametrize("method", ["ngram", "medusa"])
+def test_nothing_is_prepared_for_drafts_of_nothing(method: str) -> None:
+    own = resting_runner(method, SimpleNamespace())
+    corrected = corrections.propose_draft_token_ids(unused)
+    assert corrected(own, scheduled(0), [[1], [2]]) == [[], []]
+    assert own._draft_probs is None
+    assert own._draft_prob_req_ids is None
+
+
+def test_a_draft_model_hears_of_the_tokens_that_it_sits_out() -> None:
+    heard: list[Any] = []
+    own = resting_runner("draft_model", SimpleNamespace(rest=heard.append))
+    assert corrections.propose_draft_token_ids(unused)(own, scheduled(0), None) == [[], []]
+    assert heard == [{"a": 1, "b": 7}]
+
+
+@pytest.mark.parametrize(
+    ("own", "tokens"),
+    [
+        (resting_runner("ngram", SimpleNamespace()), 1),
+        (resting_runner("ngram", SimpleNamespace(), ahead=True), 0),
+        (resting_runner("suffix", SimpleNamespace()), 0),
+        (resting_runner("eagle", SimpleNamespace()), 0),
+        (resting_runner("draft_model", SimpleNamespace()), 0),
+    ],
+)
+def test_a_drafter_that_drafts_or_cannot_rest_is_asked(own: Any, tokens: int) -> None:
+    given = (own, scheduled(tokens), "sampled", "more")
+
+    def original(*arguments: Any, **named: Any) -> str:
+        assert (arguments, named) == (given, {"slot_mappings": None})
+        return "drafts"
+
+    corrected = corrections.propose_draft_token_ids(original)
+    assert corrected(*given, slot_mappings=None) == "drafts"
+
+
+def test_drafts_are_fetched_unless_the_step_made_none() -> None:
+    fetched: list[Any] = []
+    corrected = corrections.post_step(lambda _, executed: fetched.append(executed))
+    corrected(SimpleNamespace(scheduler=SimpleNamespace()), True)
+    corrected(SimpleNamespace(scheduler=SimpleNamespace(drafted_nothing=False)), False)
+    corrected(SimpleNamespace(scheduler=SimpleNamespace(drafted_nothing=True)), True)
+    assert fetched == [True, False]
+
+
 # Putting them in.
 
 
@@ -267,7 +337,7 @@ def current(correction: Correction) -> Any:
 @pytest.fixture
 def originals(monkeypatch: pytest.MonkeyPatch) -> dict[Correction, Any]:
     """vLLM's own functions, which come back after the test."""
-    functions = {correction: current(correction) for correction in CORRECTIONS}
+    functions = {correction: current(correction) for correction in (*CORRECTIONS, *IN_CORE)}
     for correction, function in functions.items():
         assert not hasattr(function, "corrects")
         monkeypatch.setattr(resolve_name(correction.owner), correction.name, function)
@@ -285,7 +355,7 @@ def test_another_version_is_left_as_it_is_with_a_warning(
         corrections.logger, "warning", lambda text, *values: warnings.append(text % values)
     )
     assert corrections.apply(version, on_cpu=True) == []
-    assert {correction: current(correction) for correction in CORRECTIONS} == originals
+    assert {correction: current(correction) for correction in originals} == originals
     (warning,) = warnings
     assert version in warning
     assert CORRECTED_VERSION in warning
@@ -305,6 +375,12 @@ def test_a_correction_goes_in_where_its_fault_is(
             assert current(correction) is original
 
 
+def test_the_core_has_corrections_of_its_own(originals: dict[Correction, Any]) -> None:
+    assert corrections.apply(CORRECTED_VERSION, on_cpu=False, corrections=IN_CORE) == [*IN_CORE]
+    for correction, original in originals.items():
+        assert (current(correction) is original) is (correction not in IN_CORE)
+
+
 def test_some_corrections_are_for_every_platform_and_some_for_cpus() -> None:
     assert {correction.cpu_only for correction in CORRECTIONS} == {True, False}
 
@@ -317,4 +393,5 @@ def test_corrections_go_in_once(originals: dict[Correction, Any]) -> None:
 
 
 def test_vllm_is_as_it_was_after_these_tests() -> None:
-    assert not any(hasattr(current(correction), "corrects") for correction in CORRECTIONS)
+    for correction in (*CORRECTIONS, *IN_CORE):
+        assert not hasattr(current(correction), "corrects")

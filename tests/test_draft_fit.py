@@ -321,3 +321,24 @@ def test_a_tenth_is_not_above_a_tenth(own: int, warns: bool) -> None:
 
 def test_the_size_of_a_head_is_not_compared() -> None:
     assert found(plan(LLAMA, method="eagle")) == []
+
+
+# Layers that attend in several ways.
+
+MIXED = {"layer_types": ["full_attention", "sliding_attention"] * 2}
+
+
+def test_a_draft_whose_layers_attend_in_several_ways_is_refused() -> None:
+    text = only(plan(SMALL | MIXED, engine=EngineFacts(hybrid_kv_cache=True)), "error")
+    assert "full_attention, sliding_attention" in text
+    assert "DISABLE_HYBRID_KV_CACHE_MANAGER=true" in text
+
+
+@pytest.mark.parametrize(
+    ("draft", "hybrid"),
+    [(MIXED, False), ({"layer_types": ["full_attention"] * 4}, True), ({}, True)],
+)
+def test_a_draft_drafts_where_its_keys_and_values_are_kept_together(
+    draft: Mapping[str, Any], *, hybrid: bool
+) -> None:
+    assert found(plan({**SMALL, **draft}, engine=EngineFacts(hybrid_kv_cache=hybrid))) == []

@@ -1,10 +1,11 @@
 """A real worker over HTTP: its own process, a real engine, real clients."""
 
 import asyncio
-import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from specworker.engine import Engine
 from specworker.settings import Settings
 from tests.engines import Rack, events, outputs
 from tests.ports import on_a_port
-from tests.servers import ENGINE_SOON, SOON, Process, process
+from tests.servers import ENGINE_SOON, ROOT, SOON, Process, process
 
 of_its_own = pytest.mark.engine("of its own")
 
@@ -226,36 +227,31 @@ async def test_langchain_chats_streams_and_calls_tools(server: Process) -> None:
 
 
 @of_its_own
-@pytest.mark.filterwarnings("ignore:Exception ignored in.*_SelectorTransport")  # litellm's own
-async def test_litellm_chats_streams_and_calls_tools(
-    server: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it is fetched
-    import litellm
-
-    asked: Any = {
+async def test_litellm_chats_streams_and_calls_tools(server: Process) -> None:
+    base = {
         "model": "openai/demo",
         "api_base": f"{server.client.base_url}/v1",
         "api_key": KEY,
-        "temperature": 0,
-        "max_tokens": 24,
     }
-    whole: Any = await litellm.acompletion(messages=SAY, **asked)
-    assert whole.choices[0].message.content
-    stream: Any = await litellm.acompletion(messages=SAY, stream=True, **asked)
-    text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-    assert text == whole.choices[0].message.content
-    asked |= {"max_tokens": 60}
-    called: Any = await litellm.acompletion(
-        messages=ASKS_FOR_TOOL, tools=[TOOL], tool_choice="required", **asked
+    asked = {"messages": SAY, "temperature": 0, "max_tokens": 24}
+    tool = {
+        "messages": ASKS_FOR_TOOL,
+        "temperature": 0,
+        "max_tokens": 60,
+        "tools": [TOOL],
+        "tool_choice": "required",
+    }
+    command = [sys.executable, "-m", "tests.litellm_client"]
+    questions = json.dumps({"base": base, "asked": asked, "tool": tool})
+    done = await asyncio.to_thread(
+        subprocess.run, command, cwd=ROOT, input=questions, text=True, capture_output=True
     )
-    assert called.choices[0].message.tool_calls[0].function.name == "read"
-    with pytest.raises(litellm.exceptions.NotFoundError):
-        await litellm.aembedding(
-            model="openai/demo", input=["text"], api_base=asked["api_base"], api_key=KEY
-        )
-    await litellm.close_litellm_async_clients()  # type: ignore[attr-defined, no-untyped-call]
-    gc.collect()  # what it leaves open is found here, and not in another test
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert answers["whole"]
+    assert answers["streamed"] == answers["whole"]
+    assert answers["called"] == "read"
+    assert answers["embeddings"] == "NotFoundError"
 
 
 @of_its_own

@@ -16,6 +16,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
@@ -117,7 +118,7 @@ class Machine:
                 self.tokens[one.request_id] += len(one.new_token_ids)
                 if one.spec_decode_metrics is not None:
                     self.figures[one.request_id] = one.spec_decode_metrics.to_dict()
-        if not self._overlaps:
+        if not self._overlaps and not self.scheduler.drafted_nothing:
             told = output.num_spec_tokens_to_schedule
             drafts = DraftTokenIds(names, [[7] * told for _ in names])
             self.scheduler.update_draft_token_ids(drafts)
@@ -133,7 +134,9 @@ both = pytest.mark.parametrize("overlaps", [False, True], ids=["sync", "async"])
 
 
 @pytest.fixture
-def machine(model: Path) -> Iterator[Making]:
+def machine(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
+    # A scheduler that is made corrects the core of its process, here for the test alone.
+    monkeypatch.setattr(EngineCore, "post_step", EngineCore.post_step)
     made: list[Machine] = []
 
     def make(**options: Any) -> Machine:
@@ -179,6 +182,28 @@ def test_k_is_what_was_set_from_the_next_step_on(machine: Making, overlaps: bool
     assert running.step() == ({MOST}, MOST)
     running.run()
     assert running.tokens == {"a": 400, "b": 400}
+
+
+@both
+def test_there_is_no_draft_to_fetch_where_none_was_asked_for(
+    machine: Making, overlaps: bool
+) -> None:
+    running = machine(overlaps=overlaps, **SCHEDULE)
+    for name, nothing in (("a", False), ("b", False), ("c", False), ("d", True)):
+        begun(running, name, tokens=400)
+        assert running.scheduler.drafted_nothing is nothing
+    running.run()
+    running.ask("e")
+    running.set_tokens(0)
+    running.step()
+    assert running.scheduler.drafted_nothing
+
+
+@both
+def test_its_core_fetches_drafts_by_that(machine: Making, overlaps: bool) -> None:
+    assert not hasattr(EngineCore.post_step, "corrects")
+    machine(overlaps=overlaps)
+    assert hasattr(EngineCore.post_step, "corrects")
 
 
 @both

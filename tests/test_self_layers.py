@@ -137,6 +137,16 @@ def test_a_start_says_above_which_acceptance_a_draft_pays() -> None:
     )
 
 
+def test_layers_that_attend_in_several_ways_are_named() -> None:
+    kinds = ["full_attention", *["sliding_attention"] * 5] * 5
+    target = Checkpoint("org/mixed", LLAMA | {"layer_types": kinds})
+    *_, note = resolve(target, SPECULATIVE_METHOD="self").notes
+    assert "full_attention, sliding_attention" in note
+    assert "DISABLE_HYBRID_KV_CACHE_MANAGER=true" in note
+    one_way = resolve(target, SPECULATIVE_METHOD="self", SPECULATIVE_SELF_LAYERS="0,6,12,18")
+    assert not any("full_attention" in line for line in one_way.notes)
+
+
 def test_layers_alone_mean_method_self() -> None:
     decided = resolve(SPECULATIVE_SELF_LAYERS="0-9,25-29", NGRAM_PROMPT_LOOKUP_MAX="4")
     assert decided.layers == (*range(10), *range(25, 30))

@@ -207,6 +207,8 @@ SPECULATORS = {
         ("org/draft", {}, "draft_model"),
         ("org/draft", SPECULATORS, "eagle3"),
         ("org/draft", SPECULATORS | {"speculators_model_type": "eagle"}, "eagle"),
+        ("org/draft", SPECULATORS | {"speculators_model_type": "peagle"}, "eagle3"),
+        ("org/draft", SPECULATORS | {"speculators_model_type": "dflash2"}, "dflash"),
         ("org/draft", {"model_type": "medusa"}, "medusa"),
         ("org/draft", {"architectures": ["MedusaModel"]}, "medusa"),
         ("org/draft", {"model_type": "mlp_speculator"}, "mlp_speculator"),
@@ -228,6 +230,19 @@ def test_a_draft_is_used_as_what_it_is(name: str, config: Mapping[str, Any], met
     found, reason = drafting.method_of(Checkpoint(name, config))
     assert found == method
     assert method in reason
+
+
+def test_a_head_that_drafts_in_one_pass_is_told_to() -> None:
+    head = Checkpoint("org/head", SPECULATORS | {"speculators_model_type": "peagle"})
+    assert config_of(head, SPECULATIVE_MODEL="org/head") == {
+        "method": "eagle3",
+        "model": "org/head",
+        "num_speculative_tokens": 5,
+        "parallel_drafting": True,
+    }
+    whole = from_json({"model": "org/head"}, head).config
+    assert whole is not None
+    assert whole["parallel_drafting"] is True
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,11 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         launcher = getattr(rejection_sampler, name)
         monkeypatch.setattr(launcher, "kernel", KernelOverride(launcher.kernel, kernel))
         monkeypatch.delitem(vars(launcher), "_kernel_arg_names", raising=False)
-    for correct in (corrections.expand_batch_to_tokens, corrections.apply_sampling_constraints):
-        original = getattr(rejection_sampler, correct.__name__)
-        monkeypatch.setattr(rejection_sampler, correct.__name__, correct(original))
+    for owner, name, correct in (
+        (rejection_sampler, "expand_batch_to_tokens", corrections.expand_batch_to_tokens),
+        (rejection_sampler.RejectionSampler, "forward", corrections.rejection_sampler_forward),
+    ):
+        monkeypatch.setattr(owner, name, correct(getattr(owner, name)))
 
 
 @dataclass

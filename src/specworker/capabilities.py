@@ -45,6 +45,7 @@ def of(args: Namespace, target: Checkpoint, draft: Checkpoint | None) -> EngineF
         max_model_len=own if isinstance(own, int) and own > 0 else None,
         lora=bool(args.enable_lora),
         on_cpu=current_platform.is_cpu(),
+        hybrid_kv_cache=not (current_platform.is_cpu() or args.disable_hybrid_kv_cache_manager),
         keys=frozenset(field.name for field in fields(SpeculativeConfig)) - {*NOT_FOR_USERS},
         lengthens=envs.VLLM_ALLOW_LONG_MAX_MODEL_LEN,
         suffix=has_arctic_inference(),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from specworker import model_size
+from specworker import layer_layout, model_size
 from specworker.checkpoint import Checkpoint
 from specworker.drafting import HEAD_A_TOKEN
 from specworker.findings import Finding, Plan
@@ -36,6 +36,7 @@ def check(plan: Plan) -> Iterator[Finding]:
         yield from _hidden_size(plan, plan.draft)
     if plan.method == "draft_model":
         yield from _size(plan, plan.draft)
+        yield from _attention(plan, plan.draft)
 
 
 def mapped(plan: Plan) -> tuple[Plan, str | None]:
@@ -203,6 +204,18 @@ def _size(plan: Plan, draft: Checkpoint) -> Iterator[Finding]:
             f"{plan.set_by('model')}={draft.name}: has about {model_size.shown(own)} parameters, "
             f"{own / targets:.0%} of the target's {model_size.shown(targets)}; drafts above "
             f"{LARGEST_SHARE:.0%} mostly make decoding slower; take a smaller draft",
+        )
+
+
+def _attention(plan: Plan, draft: Checkpoint) -> Iterator[Finding]:
+    """Layers that attend in several ways, whose keys and values vLLM keeps apart."""
+    kinds = layer_layout.kinds(draft.config or {})
+    if len(kinds) > 1 and plan.engine.hybrid_kv_cache:
+        yield Finding(
+            "error",
+            f"{plan.set_by('model')}={draft.name}: its layers attend in several ways "
+            f"({', '.join(kinds)}), and vLLM drafts with layers of one way; allowed: such a draft, "
+            "or DISABLE_HYBRID_KV_CACHE_MANAGER=true",
         )
 
 

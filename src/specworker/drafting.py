@@ -14,6 +14,8 @@ DEFAULT_SELF_TOKENS = 1
 HEAD_A_TOKEN = ("medusa", "mlp_speculator")
 #: What the `config.json` of an MLP speculator names.
 MLP_SPECULATOR = "MLPSpeculatorPreTrainedModel"
+#: Kinds of the speculators library that vLLM runs by another method's name.
+SPECULATORS = {"peagle": "eagle3", "dflash2": "dflash"}
 #: vLLM's own default for suffix decoding: the depth of its tree.
 DEFAULT_SUFFIX_TOKENS = 24
 DEFAULT_LOOKUP_MIN, DEFAULT_LOOKUP_MAX = 2, 4
@@ -37,7 +39,9 @@ def method_of(checkpoint: Checkpoint) -> tuple[str, str]:
     kind = str(config.get("model_type", ""))
     architectures = " ".join(config.get("architectures") or []).lower()
     if speculators := config.get("speculators_model_type"):
-        return str(speculators), f"method {speculators} declared by the draft"
+        method = SPECULATORS.get(speculators, str(speculators))
+        named = "" if method == speculators else f" as {speculators}"
+        return method, f"method {method} declared by the draft{named}"
     for method, signs in {
         "medusa": kind == "medusa" or "medusa" in architectures,
         "mlp_speculator": kind == "mlp_speculator" or "mlpspeculator" in architectures,
@@ -48,6 +52,11 @@ def method_of(checkpoint: Checkpoint) -> tuple[str, str]:
         if signs:
             return method, f"method {method} by the draft's config.json"
     return "draft_model", "method draft_model, the draft is a model of its own"
+
+
+def drafts_in_parallel(checkpoint: Checkpoint) -> bool:
+    """Whether a head was trained to draft all tokens in one pass, which vLLM must be told."""
+    return (checkpoint.config or {}).get("speculators_model_type") == "peagle"
 
 
 def _is_bare_eagle(checkpoint: Checkpoint) -> bool:

@@ -31,6 +31,7 @@ class EngineFacts:
         max_model_len: longest sequence; None where the target's own holds.
         lora: whether adapters are served.
         on_cpu: whether it runs without a GPU.
+        hybrid_kv_cache: whether layers that attend in other ways have a KV cache of their own.
         keys: the keys that vLLM's speculative config has; empty where they are not known.
         lengthens: whether vLLM is told to let sequences be longer than a model was made for.
         suffix: whether what suffix decoding needs is installed.
@@ -46,6 +47,7 @@ class EngineFacts:
     max_model_len: int | None = None
     lora: bool = False
     on_cpu: bool = False
+    hybrid_kv_cache: bool = False
     keys: frozenset[str] = frozenset()
     lengthens: bool = False
     suffix: bool = True

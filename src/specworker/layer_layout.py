@@ -62,6 +62,14 @@ def unfit(config: Mapping[str, Any], tensors: Collection[str] = ()) -> str | Non
     return None
 
 
+def kinds(config: Mapping[str, Any], layers: Sequence[int] | None = None) -> list[str]:
+    """The ways in which some layers of a model attend, or all of them: `full_attention`, …."""
+    types = config.get("layer_types")
+    if not isinstance(types, list):
+        return []
+    return sorted({str(types[layer]) for layer in layers or range(len(types))})
+
+
 def kept(name: str, layers: Sequence[int]) -> str | None:
     """What the tensor `name` is called in a model of `layers`; None where it is not in it."""
     if (match := _LAYER.fullmatch(name)) is None:

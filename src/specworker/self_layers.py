@@ -56,6 +56,12 @@ def add(decided: Decision, target: Checkpoint | None, given: Any, source: str = 
             f"({shown(layers)})"
         )
         decided.notes.append(cost(layers, depth))
+        if len(kinds := layer_layout.kinds(target.config, layers)) > 1:
+            decided.notes.append(
+                f"{method}=self: these layers attend in several ways ({', '.join(kinds)}), and on "
+                "a GPU vLLM drafts with layers of one way; set DISABLE_HYBRID_KV_CACHE_MANAGER="
+                f"true, or have {variable} name such layers"
+            )
 
 
 def chosen(given: Any, depth: int) -> tuple[int, ...]:

@@ -213,6 +213,8 @@ def _draft_model(
             )
     elif checkpoint is not None:
         config["model"] = checkpoint.name
+        if drafting.drafts_in_parallel(checkpoint):
+            config["parallel_drafting"] = True
     elif settings.speculative_model:
         decided.problems.append(
             f"SPECULATIVE_MODEL={settings.speculative_model}: means prompt lookup, but "

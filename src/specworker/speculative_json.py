@@ -44,6 +44,8 @@ def read(
         if checkpoint is not None:
             config["method"], reason = drafting.method_of(checkpoint)
             decided.reasons.append(reason)
+            if drafting.drafts_in_parallel(checkpoint):
+                config.setdefault("parallel_drafting", True)
         elif "prompt_lookup_max" in config or "prompt_lookup_min" in config:
             config["method"] = "ngram"
             decided.reasons.append("method ngram, only lookup bounds are set")

@@ -1,10 +1,10 @@
 """Corrections of vLLM 0.32.0 where its faults make speculation wrong or deadly.
 
-Each replaces one function of vLLM in the worker process, on the version and platform
-where the fault is, and nowhere else. An entry goes when vLLM mends its fault.
+Each replaces one function of vLLM in a worker's or the core's process, on the version and
+platform where the fault is, and nowhere else. An entry goes when vLLM mends its fault.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -17,6 +17,8 @@ logger = init_logger(f"vllm.{__name__}")
 CORRECTED_VERSION = "0.32.0"
 #: Methods whose drafters look at each request by itself, and leave room where none is left.
 LOOK_ONLY = ("ngram", "suffix", "medusa")
+#: Those of them that keep nothing from one step to the next.
+STATELESS = ("ngram", "medusa")
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,18 @@ def expand_batch_to_tokens(_: Callable[..., Any]) -> Callable[..., torch.Tensor]
     return corrected
 
 
-def apply_sampling_constraints(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """Leave a step without drafts alone, where `top_k` takes the maximum of nothing."""
+def rejection_sampler_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Sample a step without drafts as one without speculation.
+
+    vLLM verifies none all the same, and takes the maximum of nothing for `top_k`.
+    """
 
     def corrected(
-        logits: torch.Tensor, cu_num_draft_tokens: torch.Tensor, sampling_metadata: Any
-    ) -> torch.Tensor:
-        if logits.shape[0] == 0:
-            return logits
-        constrained: torch.Tensor = original(logits, cu_num_draft_tokens, sampling_metadata)
-        return constrained
+        self: Any, metadata: Any, draft_probs: Any, logits: torch.Tensor, sampling_metadata: Any
+    ) -> Any:
+        if metadata.max_spec_len == 0:
+            return self.sampler(logits=logits, sampling_metadata=sampling_metadata)
+        return original(self, metadata, draft_probs, logits, sampling_metadata)
 
     return corrected
 
@@ -145,9 +149,59 @@ def input_fits_in_drafter(original: Callable[..., Any]) -> Callable[..., bool]:
     return corrected
 
 
+def propose_draft_token_ids(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Prepare nothing for drafts of which none is asked, where a drafter can do without.
+
+    vLLM prepares the inputs of its drafters at K = 0 as at any other.
+    """
+
+    def corrected(
+        self: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        drafter = self.drafter
+        can_rest = hasattr(drafter, "rest") or self.speculative_config.method in STATELESS
+        asked = scheduler_output.num_spec_tokens_to_schedule
+        if asked or not can_rest or self.use_async_scheduling:
+            return original(self, scheduler_output, sampled_token_ids, *args, **kwargs)
+        if hasattr(drafter, "rest"):
+            drafter.rest(scheduler_output.num_scheduled_tokens)
+        self._draft_probs = self._draft_prob_req_ids = None
+        return [[] for _ in range(self.input_batch.num_reqs)]
+
+    return corrected
+
+
+def post_step(original: Callable[..., Any]) -> Callable[..., None]:
+    """Ask no worker for the drafts of a step that made none: that is a call between processes."""
+
+    def corrected(self: Any, model_executed: bool) -> None:
+        if not getattr(self.scheduler, "drafted_nothing", False):
+            original(self, model_executed)
+
+    return corrected
+
+
 _RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 
+#: What goes into the engine's core, which may be a process of its own.
+IN_CORE = (
+    Correction(
+        "every step waits for drafts, also one that made none",
+        "vllm.v1.engine.core.EngineCore",
+        "post_step",
+        cpu_only=False,
+        correct=post_step,
+    ),
+)
+#: What goes into the workers.
 CORRECTIONS = (
+    Correction(
+        "a draft of nothing is prepared like any other",
+        _RUNNER,
+        "propose_draft_token_ids",
+        cpu_only=False,
+        correct=propose_draft_token_ids,
+    ),
     Correction(
         "one request beyond the draft's window stops drafting for all",
         _RUNNER,
@@ -163,11 +217,11 @@ CORRECTIONS = (
         correct=expand_batch_to_tokens,
     ),
     Correction(
-        "top_k on a step without drafts kills the engine",
-        "vllm.v1.sample.rejection_sampler",
-        "apply_sampling_constraints",
-        cpu_only=True,
-        correct=apply_sampling_constraints,
+        "a step without drafts pays for verifying them, and top_k kills the engine there",
+        "vllm.v1.sample.rejection_sampler.RejectionSampler",
+        "forward",
+        cpu_only=False,
+        correct=rejection_sampler_forward,
     ),
     Correction(
         "a seeded request whose prompt takes several steps kills the engine",
@@ -200,8 +254,10 @@ CORRECTIONS = (
 )
 
 
-def apply(version: str, *, on_cpu: bool) -> list[Correction]:
-    """Put the corrections in that this version and platform need; returns those."""
+def apply(
+    version: str, *, on_cpu: bool, corrections: Sequence[Correction] = CORRECTIONS
+) -> list[Correction]:
+    """Put in the corrections that this version and platform need; returns those."""
     if version != CORRECTED_VERSION:
         logger.warning(
             "vLLM %s is not the version this worker corrects (%s): no corrections applied",
@@ -209,7 +265,7 @@ def apply(version: str, *, on_cpu: bool) -> list[Correction]:
             CORRECTED_VERSION,
         )
         return []
-    needed = [correction for correction in CORRECTIONS if on_cpu or not correction.cpu_only]
+    needed = [correction for correction in corrections if on_cpu or not correction.cpu_only]
     for correction in needed:
         owner = resolve_name(correction.owner)
         original = getattr(owner, correction.name)

@@ -7,6 +7,7 @@ model rests while it is not needed and catches up when it is, and requests beyon
 window are left out.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -86,16 +87,25 @@ class DraftModel(RowByRow, DraftModelProposer):  # type: ignore[misc]
 
     _cache: DraftCache | None = None
 
+    def rest(self, scheduled: Mapping[str, int]) -> None:
+        """Sit out a step, which read so many tokens of each request, by its id."""
+        batch = self.runner.input_batch
+        counts = np.array([scheduled[name] for name in batch.req_ids], dtype=np.int32)
+        starts = batch.num_computed_tokens_cpu[: counts.size]
+        self._cache = self._cache or DraftCache(self.block_size)
+        self._cache.passed_over(self._tables(counts.size), starts, starts + counts)
+
+    def _tables(self, requests: int) -> Ints:
+        """The requests' blocks, [requests, blocks]."""
+        tables: Ints = self.runner.input_batch.block_table[0].block_table.np[:requests]
+        return tables
+
     def propose(self, num_speculative_tokens: int, **step: Any) -> torch.Tensor | list[list[int]]:
-        """Draft for the requests within the draft's window; for none of them at K = 0."""
+        """Draft for the requests within the draft's window."""
         metadata = step["common_attn_metadata"]
         starts, ends = self._positions(metadata)
         cache = self._cache = self._cache or DraftCache(self.block_size)
-        tables = self.runner.input_batch.block_table[0].block_table.np[: starts.size]
-        if num_speculative_tokens == 0:
-            self._last_draft_probs = None
-            cache.passed_over(tables, starts, ends)
-            return step["next_token_ids"].new_empty((starts.size, 0), dtype=torch.int64)
+        tables = self._tables(starts.size)
         within = self._within(ends)
         cache.passed_over(tables[~within], starts[~within], ends[~within])
         held = np.where(within, cache.held(tables, starts), starts)

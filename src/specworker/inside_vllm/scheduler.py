@@ -7,8 +7,12 @@ core, which looks up the attribute `scheduler` and calls it.
 from collections.abc import Iterable
 from typing import Any
 
+import vllm
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+
+from specworker.inside_vllm import corrections
 
 #: Methods whose drafters vLLM's V1 runner does not tell K, or that take no other than the most.
 NEVER_TOLD = ("ngram_gpu", "extract_hidden_states", "custom_class")
@@ -35,6 +39,8 @@ class ChangeableK:
         self._tokens = self.num_spec_tokens
         self._schedule = self.dynamic_sd_lookup
         self._is_told = tells_drafter(self.vllm_config)
+        #: Whether the last step asks no worker for a draft, so that there is none to fetch.
+        self.drafted_nothing = False
 
     def __call__(self, operation: str, value: int) -> int:
         """Set K for the steps from the next one on. Returns what it was.
@@ -79,6 +85,8 @@ class ChangeableK:
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         """Prepare the next step; with asynchronous scheduling, this holds places for drafts."""
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+        asked = scheduler_output.num_spec_tokens_to_schedule
+        self.drafted_nothing = not asked and not self.vllm_config.use_v2_model_runner
         if self._tokens < self.num_spec_tokens:
             self._drop_surplus(scheduler_output.num_scheduled_tokens)
 
@@ -109,6 +117,9 @@ class OverlappingScheduler(ChangeableK, AsyncScheduler):  # type: ignore[misc]
 
 def make_scheduler(*, vllm_config: Any, **kwargs: Any) -> Scheduler:
     """The scheduler for a configuration: vLLM calls what `scheduler_cls` names."""
+    corrections.apply(
+        vllm.__version__, on_cpu=current_platform.is_cpu(), corrections=corrections.IN_CORE
+    )
     overlaps = vllm_config.scheduler_config.async_scheduling
     kind = OverlappingScheduler if overlaps else SyncScheduler
     return kind(vllm_config=vllm_config, **kwargs)
