@@ -70,11 +70,23 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specworker import drafting, engine_flags, layer_layout, speculation, speculative_json
+from specworker import (
+    drafting,
+    engine_flags,
+    former_options,
+    layer_layout,
+    speculation,
+    speculative_json,
+)
 from specworker.checkpoint import Checkpoint
 from specworker.drafting import MLP_SPECULATOR
 from specworker.inside_vllm import corrections, mlp_speculator, observer, scheduler
-from specworker.inside_vllm.corrections import CORRECTED_VERSION, CORRECTIONS, Correction
+from specworker.inside_vllm.corrections import (
+    CORRECTED_VERSION,
+    CORRECTIONS,
+    IN_CORE,
+    Correction,
+)
 from specworker.inside_vllm.mlp_speculator import MLPSpeculator, MLPSpeculatorProposer
 from specworker.inside_vllm.typical_acceptance import TypicalSampler, TypicalSamplerV2
 from specworker.settings import Settings
@@ -151,14 +163,14 @@ def test_a_size_whose_zero_means_unset_is_not_zero_by_default(name: str) -> None
     assert OPTIONS[name].default != 0
 
 
-@pytest.mark.parametrize("name", sorted(engine_flags.REMOVED))
+@pytest.mark.parametrize("name", sorted(former_options.REMOVED))
 def test_a_removed_option_is_gone(name: str) -> None:
     assert name not in OPTIONS
 
 
-@pytest.mark.parametrize("name", sorted(engine_flags.REMOVED))
+@pytest.mark.parametrize("name", sorted(former_options.REMOVED))
 def test_what_is_named_in_place_of_a_removed_option_is_there(name: str) -> None:
-    for named, value in re.findall(r"\b([A-Z][A-Z_]+)\b(?:=(\w+))?", engine_flags.REMOVED[name]):
+    for named, value in re.findall(r"\b([A-Z][A-Z_]+)\b(?:=(\w+))?", former_options.REMOVED[name]):
         assert named in OPTIONS
         if value:
             engine_flags.read({named: value}, {})
@@ -237,7 +249,7 @@ def named(correction: Correction) -> str:
     return f"{correction.owner.rpartition('.')[2]}.{correction.name}"
 
 
-each_correction = pytest.mark.parametrize("correction", CORRECTIONS, ids=named)
+each_correction = pytest.mark.parametrize("correction", [*CORRECTIONS, *IN_CORE], ids=named)
 
 
 @each_correction
@@ -259,8 +271,28 @@ def test_a_correction_takes_its_arguments_as_vllms_function_does(correction: Cor
 
 
 def test_the_runner_of_the_cpu_uses_the_functions_that_are_corrected() -> None:
-    assert CPUModelRunner._sample is GPUModelRunner._sample
-    assert CPUModelRunner._bookkeeping_sync is GPUModelRunner._bookkeeping_sync
+    for name in ("_sample", "_bookkeeping_sync", "propose_draft_token_ids"):
+        assert getattr(CPUModelRunner, name) is getattr(GPUModelRunner, name)
+
+
+def test_a_step_without_drafts_still_goes_through_all_that_drafts_need() -> None:
+    prepared = inspect.getsource(GPUModelRunner._prepare_inputs)
+    assert "use_spec_decode = self.speculative_config is not None" in prepared
+    verified = inspect.getsource(rejection_sampler.RejectionSampler.forward)
+    assert "max_spec_len == 0" not in verified
+    assert "self.sampler = sampler" in inspect.getsource(
+        rejection_sampler.RejectionSampler.__init__
+    )
+    fetched = inspect.getsource(EngineCore.post_step)
+    assert "self.model_executor.take_draft_token_ids()" in fetched
+    assert "num_spec_tokens_to_schedule" not in fetched
+    proposed = inspect.getsource(GPUModelRunner.propose_draft_token_ids)
+    assert "if num_spec_tokens_to_schedule == 0" not in proposed
+    assert "num_spec_tokens_to_schedule = scheduler_output.num_spec_tokens_to_schedule" in proposed
+    for state in ("_draft_probs", "_draft_prob_req_ids"):
+        assert f"self.{state} = None" in proposed
+    # What was scheduled is gone from the request, so that nothing old is drafted again.
+    assert "request.spec_token_ids = []" in inspect.getsource(Scheduler.schedule)
 
 
 def test_the_runner_has_what_the_corrections_read() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from specworker import engine_flags
+from specworker import engine_flags, former_options
 from specworker.errors import ConfigurationError
 
 
@@ -119,7 +119,7 @@ def test_lora_modules_are_given_as_pairs_an_object_or_a_list(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "  ", "None", "none", "null"])
 def test_an_empty_field_means_unset_for_every_option(text: str) -> None:
     every = engine_flags.options(engine_flags.parser())
-    names = {*every, *engine_flags.ALIASES, *engine_flags.REMOVED, "VLLM_EXTRA_ARGS"}
+    names = {*every, *engine_flags.ALIASES, *former_options.REMOVED, "VLLM_EXTRA_ARGS"}
     assert len(names) > 300
     assert read(dict.fromkeys(names, text)) == read()
 
@@ -162,9 +162,15 @@ def test_an_option_of_the_server_that_does_not_run_is_noted(name: str) -> None:
     assert notes(**{name: "7"}) == noted
 
 
-@pytest.mark.parametrize(("name", "instead"), engine_flags.REMOVED.items())
+@pytest.mark.parametrize(("name", "instead"), former_options.REMOVED.items())
 def test_an_option_that_is_gone_is_noted_with_what_serves_instead(name: str, instead: str) -> None:
     assert notes(**{name: "7"}) == [f"{name}: no effect, vLLM no longer has it; {instead}"]
+
+
+@pytest.mark.parametrize(("name", "why"), former_options.OF_OTHER_WORKERS.items())
+def test_a_variable_of_another_kind_of_worker_is_noted_with_the_reason(name: str, why: str) -> None:
+    assert notes(**{name: "7"}) == [f"{name}: no effect, {why}"]
+    assert notes(**{name: ""}) == []
 
 
 def test_other_variables_are_nobodys_business() -> None:

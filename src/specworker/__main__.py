@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +22,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specworker", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_platform(commands)
+    _add_docs(commands)
+    _add_health(commands)
     return parser
 
 
@@ -53,6 +56,43 @@ def _platform(options: argparse.Namespace) -> int:
     return rehearsal_run.run(
         os.environ, options.port, None if options.no_worker else options.worker
     )
+
+
+def _add_docs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "docs",
+        help="write .runpod/hub.json and docs/configuration.md",
+        description="Write the Hub listing and the reference of the variables from the "
+        "declarations in the source. Run it in the repository's root.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; status 1 where a file differs"
+    )
+    parser.set_defaults(run=_docs)
+
+
+def _docs(options: argparse.Namespace) -> int:
+    from specworker import generated
+
+    return generated.run(Path.cwd(), check=options.check)
+
+
+def _add_health(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "health",
+        help="status 0 where the worker in this container is well",
+        description="Ask the worker that the environment describes whether it is ready. One "
+        "that takes its work from a queue or a file has no port to ask, and counts as well.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=lambda _: _health())
+
+
+def _health() -> int:
+    from specworker import health
+
+    return health.check(os.environ)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Any `vllm serve` option by its upper-case name, as vLLM's own parser knows it.
 
-Nothing about the options is written down here but history: names that older workers
-used, and names that vLLM has dropped. Later sources win: the worker's defaults, the
+Nothing about the options is written down here but names that older workers used; those that
+mean nothing any more are in `former_options`. Later sources win: the worker's defaults, the
 file that VLLM_CONFIG_FILE names, variables, aliases, VLLM_EXTRA_ARGS.
 """
 
@@ -18,6 +18,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from yaml import YAMLError
 
 from specworker.errors import ConfigurationError
+from specworker.former_options import OF_OTHER_WORKERS, REMOVED
 from specworker.settings import Settings
 from specworker.values import BOOLEANS, ZERO, is_unset, parse_boolean, plain_integer, shown
 
@@ -38,10 +39,11 @@ NOT_OPTIONS = frozenset(
     {"API_KEY", "CONFIG", "GRPC", "HEADLESS", "HELP", "HF_TOKEN", "HOST", "MODEL", "PORT", "UDS"}
 )
 
-#: Sizes and counts for which a console's 0 means that nobody filled the field in.
+#: Sizes, counts and shares for which a console's 0 means that nobody filled the field in.
 ZERO_IS_UNSET = frozenset(
     {
         "BLOCK_SIZE",
+        "GPU_MEMORY_UTILIZATION",
         "KV_CACHE_MEMORY_BYTES",
         "MAX_CPU_LORAS",
         "MAX_LORAS",
@@ -81,50 +83,6 @@ OF_ITS_SERVER = frozenset(
         "UVICORN_LOG_LEVEL",
     }
 )
-
-#: Options that workers offered and the pinned vLLM no longer has, and what serves instead.
-REMOVED = {
-    "CALCULATE_KV_SCALES": "scales come from the checkpoint",
-    "CUDA_GRAPH_SIZES": "use CUDAGRAPH_CAPTURE_SIZES",
-    "DEVICE": "vLLM finds the device itself",
-    "DISABLE_FRONTEND_MULTIPROCESSING": "the front end runs in the worker's process",
-    "DISABLE_LOG_REQUESTS": "requests are not logged unless ENABLE_LOG_REQUESTS=true",
-    "DISABLE_LOGGING_REQUEST": "requests are not logged unless ENABLE_LOG_REQUESTS=true",
-    "DISABLE_MM_PREPROCESSOR_CACHE": "use MM_PROCESSOR_CACHE_GB=0",
-    "ENABLE_LORA_BIAS": "LoRA biases are no longer supported",
-    "ENABLE_MULTIMODAL_ENCODER_DATA_PARALLEL": "use MM_ENCODER_TP_MODE=data",
-    "ENABLE_PROMPT_ADAPTER": "prompt adapters are no longer supported",
-    "EPLB_LOG_BALANCEDNESS": "use EPLB_CONFIG",
-    "EPLB_STEP_INTERVAL": "use EPLB_CONFIG",
-    "EPLB_WINDOW_SIZE": "use EPLB_CONFIG",
-    "GUIDED_DECODING_BACKEND": "use STRUCTURED_OUTPUTS_CONFIG",
-    "GUIDED_DECODING_DISABLE_ADDITIONAL_PROPERTIES": "use STRUCTURED_OUTPUTS_CONFIG",
-    "GUIDED_DECODING_DISABLE_ANY_WHITESPACE": "use STRUCTURED_OUTPUTS_CONFIG",
-    "GUIDED_DECODING_DISABLE_FALLBACK": "use STRUCTURED_OUTPUTS_CONFIG",
-    "LOGITS_PROCESSOR_PATTERN": "use LOGITS_PROCESSORS",
-    "LONG_LORA_SCALING_FACTORS": "long LoRA is no longer supported",
-    "LORA_EXTRA_VOCAB_SIZE": "LoRA adapters no longer add tokens",
-    "MAX_CONTEXT_LEN_TO_CAPTURE": "use CUDAGRAPH_CAPTURE_SIZES",
-    "MAX_LONG_PARTIAL_PREFILLS": "prefills are scheduled by MAX_NUM_BATCHED_TOKENS",
-    "MAX_NUM_PARTIAL_PREFILLS": "prefills are scheduled by MAX_NUM_BATCHED_TOKENS",
-    "MAX_SEQ_LEN_TO_CAPTURE": "use CUDAGRAPH_CAPTURE_SIZES",
-    "NUM_REDUNDANT_EXPERTS": "use EPLB_CONFIG",
-    "NUM_SCHEDULER_STEPS": "use ASYNC_SCHEDULING",
-    "OVERRIDE_ATTENTION_DTYPE": "use DTYPE",
-    "OVERRIDE_POOLER_CONFIG": "use POOLER_CONFIG",
-    "PREEMPTION_MODE": "preempted requests are always recomputed",
-    "QUANTIZATION_PARAM_PATH": "scales come from the checkpoint",
-    "ROPE_SCALING": "use HF_OVERRIDES",
-    "ROPE_THETA": "use HF_OVERRIDES",
-    "SCHEDULER_DELAY_FACTOR": "the scheduler no longer waits",
-    "SWAP_SPACE": "preempted requests are recomputed, not swapped",
-    "TASK": "use RUNNER and CONVERT",
-    "TOKENIZER_POOL_SIZE": "use RENDERER_NUM_WORKERS",
-    "USE_V2_BLOCK_MANAGER": "there is one block manager",
-    "VLLM_ATTENTION_BACKEND": "use ATTENTION_BACKEND",
-    "WORKER_USE_RAY": "use DISTRIBUTED_EXECUTOR_BACKEND=ray",
-}
-
 
 #: How the parser says no: its own errors, broken JSON, a file that cannot be read or is no YAML.
 _REFUSALS = (argparse.ArgumentTypeError, argparse.ArgumentError, ValueError, OSError, YAMLError)
@@ -174,6 +132,9 @@ def read(
         if variable in REMOVED:
             notes.append(f"{variable}: no effect, vLLM no longer has it; {REMOVED[variable]}")
             continue
+        if variable in OF_OTHER_WORKERS:
+            notes.append(f"{variable}: no effect, {OF_OTHER_WORKERS[variable]}")
+            continue
         if variable in OF_ITS_SERVER:
             notes.append(f"{variable}: no effect, vLLM's own HTTP server does not run here")
             continue
@@ -202,7 +163,8 @@ def _set_variables(
 ) -> list[tuple[str, str]]:
     """The variables that are set and mean an option, aliases last so that they win."""
     own = {name.upper() for name in Settings.model_fields}
-    names = sorted((set(by_name) | set(REMOVED)) - NOT_OPTIONS - own) + list(ALIASES)
+    former = {*REMOVED, *OF_OTHER_WORKERS}
+    names = sorted((set(by_name) | former) - NOT_OPTIONS - own) + list(ALIASES)
     return [
         (name, text)
         for name in names

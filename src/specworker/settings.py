@@ -33,13 +33,20 @@ class Settings(SpeculativeSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid")
 
     model_name: str | None = variable(
-        None, "The model to serve: a hub id or folder. Unset and local: the demo.", group="Model"
+        None,
+        "The model to serve: a hub id or folder. Unset and local: the demo.",
+        group="Model",
+        place="first",
+        label="Model",
     )
     vllm_config_file: str | None = variable(
         None, "A YAML file of vLLM options; may name the model.", group="Model"
     )
     hf_token: SecretStr | None = variable(
-        None, "Hugging Face token for gated models, target and draft.", group="Model"
+        None,
+        "Hugging Face token for gated models, target and draft.",
+        group="Model",
+        place="absent",  # the form's picker of models asks for it
     )
     base_path: str | None = variable(
         None, "The volume that caches go on; the platform's own when unset.", group="Model"
@@ -50,9 +57,10 @@ class Settings(SpeculativeSettings):
         "Where work comes from: the queue (serverless), HTTP (pod, lb), or a file (local); read "
         "off the platform's variables when unset.",
         group="Worker",
+        place="absent",
     )
     max_concurrency: Integer = variable(
-        30, "Jobs taken from the queue at a time.", group="Worker", ge=1
+        30, "Jobs taken from the queue at a time.", group="Worker", place="first", ge=1
     )
     stream_interval_ms: Integer = variable(
         50, "Milliseconds of a stream's events sent in one piece.", group="Worker", ge=0, le=10_000
@@ -80,6 +88,7 @@ class Settings(SpeculativeSettings):
         None,
         "The port of HTTP; 8000 when unset, 80 on a load-balancing endpoint.",
         group="Server",
+        place="absent",
         zero_is_unset=True,
         ge=1,
         le=65_535,
@@ -88,6 +97,7 @@ class Settings(SpeculativeSettings):
         None,
         "Another port for health checks (/ping) alone; PORT when unset.",
         group="Server",
+        place="absent",
         zero_is_unset=True,
         ge=1,
         le=65_535,
@@ -96,15 +106,17 @@ class Settings(SpeculativeSettings):
         None,
         "The key that requests over HTTP must bring; none for no key. A pod makes one when unset.",
         group="Server",
+        place="absent",
         word=NO_KEY,
     )
     max_body_mb: Integer = variable(
-        30, "Largest body of a request over HTTP, in MB.", group="Server", ge=1
+        30, "Largest body of a request over HTTP, in MB.", group="Server", place="absent", ge=1
     )
     vllm_server_dev_mode: Boolean = variable(
         False,
         "Serve vLLM's development routes too, which run code and reset state.",
         group="Server",
+        place="absent",
     )
 
     legacy_native_output: Boolean = legacy(
@@ -120,23 +132,52 @@ class Settings(SpeculativeSettings):
         None, "Native streams: deltas in the first batch; 1 when unset.", ge=1, le=1_000_000
     )
     min_batch_size: Integer | None = legacy(
-        None, "Older name of DEFAULT_MIN_BATCH_SIZE, which wins.", ge=1, le=1_000_000
+        None,
+        "Older name of DEFAULT_MIN_BATCH_SIZE, which wins.",
+        place="absent",
+        ge=1,
+        le=1_000_000,
     )
     default_batch_size_growth_factor: float | None = legacy(
         None, "Native streams: growth from batch to batch; 3 when unset.", gt=0, le=1_000_000
     )
     batch_size_growth_factor: float | None = legacy(
-        None, "Older name of DEFAULT_BATCH_SIZE_GROWTH_FACTOR, which wins.", gt=0, le=1_000_000
+        None,
+        "Older name of DEFAULT_BATCH_SIZE_GROWTH_FACTOR, which wins.",
+        place="absent",
+        gt=0,
+        le=1_000_000,
     )
 
     runpod_endpoint_id: str | None = variable(
-        None, "The endpoint that the worker belongs to; set by the platform.", group="Platform"
+        None,
+        "The endpoint that the worker belongs to; set by the platform.",
+        group="Platform",
+        place="absent",
     )
     runpod_webhook_get_job: str | None = variable(
-        None, "Where the Runpod queue hands out jobs; set by the platform.", group="Platform"
+        None,
+        "Where the Runpod queue hands out jobs; set by the platform.",
+        group="Platform",
+        place="absent",
     )
     runpod_pod_id: str | None = variable(
-        None, "The pod or worker that this is; set by the platform.", group="Platform"
+        None,
+        "The pod or worker that this is; set by the platform.",
+        group="Platform",
+        place="absent",
+    )
+    public_key: str | None = variable(
+        None,
+        "Who may open SSH sessions on a pod: public keys, one a line; set by the platform.",
+        group="Platform",
+        place="absent",
+    )
+    baked_models: str | None = variable(
+        None,
+        "The folder of the models that the image brings along; set by the image.",
+        group="Platform",
+        place="absent",
     )
 
     @classmethod
