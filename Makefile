@@ -1,8 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench
+.PHONY: help setup run test check format bench image-test
 
 help:  ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Install everything into .venv
 	@builder/setup.sh run
@@ -14,8 +14,9 @@ check:  ## Lint, types and the whole test suite
 	@builder/setup.sh test
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
+	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/mypy
-	@.venv/bin/pytest
+	@.venv/bin/pytest --numprocesses 2 --dist loadgroup
 
 test: check  ## The same as check
 
@@ -30,3 +31,7 @@ bench:  ## Measure what the worker costs over the bare engine, and what acceptan
 	@.venv/bin/python bench/jobs.py
 	@.venv/bin/python bench/off.py
 	@.venv/bin/python bench/acceptance.py
+
+image-test:  ## Build the Dockerfile on a stand-in base and run the image (root; minutes, gigabytes)
+	@builder/setup.sh test
+	@.venv/bin/python -m tests.image

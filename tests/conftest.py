@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 for variable, value in (PROCESS_DEFAULTS | LOCAL_DEFAULTS).items():
     os.environ.setdefault(variable, value)
 
-#: The configurations, in the order in which their engines run.
-ENGINES = (
+# Where tests run side by side, each process has its engines compute on a core of its own.
+if side := os.environ.get("PYTEST_XDIST_WORKER"):
+    cores = sorted(os.sched_getaffinity(0))
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = str(cores[int(side.removeprefix("gw")) % len(cores)])
+
+#: The configurations of the demo model, and those of tiny models, in the order in which
+#: their engines run.
+DEMO = (
     "plain",
     "ngram",
     "ngram up to two",
@@ -30,6 +36,8 @@ ENGINES = (
     "self-draft up to two",
     "medusa up to two",
     "suffix up to two",
+)
+TINY = (
     "tiny plain",
     "tiny ngram",
     "tiny draft",
@@ -40,18 +48,30 @@ ENGINES = (
     "eagle3",
     "mtp",
     "mlp_speculator up to two",
-    "of its own",  # the test starts one itself
 )
+ENGINES = (*DEMO, *TINY, "of its own")  # which the test starts itself
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests without an engine first, then those of each engine together."""
+    """Run the tests without an engine first, then those of each engine together.
+
+    Side by side may run what shares neither an engine nor the answers of one without
+    speculation.
+    """
+
+    def engine(item: pytest.Item) -> str | None:
+        marker = item.get_closest_marker("engine")
+        return marker.args[0] if marker else None
 
     def place(item: pytest.Item) -> int:
-        marker = item.get_closest_marker("engine")
-        return 1 + ENGINES.index(marker.args[0]) if marker else 0
+        name = engine(item)
+        return 1 + ENGINES.index(name) if name else 0
 
     items.sort(key=place)
+    for item in items:
+        name = engine(item)
+        shared = {**dict.fromkeys(DEMO, "demo"), **dict.fromkeys(TINY, "tiny")}.get(name or "")
+        item.add_marker(pytest.mark.xdist_group(shared or f"{item.path.stem} {name}"))
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from specworker import download
+from specworker import baked, download
 from specworker.errors import ConfigurationError
 from specworker.hub_cache import Found, Models
 from specworker.main import configure, load
@@ -318,6 +318,26 @@ def test_the_hubs_client_is_not_imported_before_the_caches_are_placed() -> None:
     said = "import sys, specworker.main; print('huggingface_hub' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert ended.stdout == "False\n"
+
+
+def test_a_start_finds_a_home_and_the_images_own_models(tmp_path: Path) -> None:
+    for name in (TARGET, DRAFT):
+        hubs.snapshot(tmp_path, name)
+    models = {"MODEL_NAME": TARGET, "SPECULATIVE_MODEL": DRAFT}
+    baked.write(tmp_path, {key: baked.Baked(name, None, "c0ffee") for key, name in models.items()})
+    own = {"HOME": "/no/such/folder", "BAKED_MODELS": str(tmp_path), "SPECULATIVE_METHOD": "ngram"}
+    ended = subprocess.run(
+        [sys.executable, HANDLER, "--test_input", "{bad"],
+        env=os.environ | {"MODE": "local", "TMPDIR": str(tmp_path)} | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "HOME is " + str(tmp_path) in ended.stderr
+    assert f"the image's own {DRAFT} is not used" in ended.stderr
+    assert "MODEL_NAME" not in ended.stderr  # it is set, to the image's own
+    assert "--test_input: is not valid JSON" in ended.stderr
 
 
 def test_every_source_of_problems_is_reported_at_once() -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from specworker import (
     api_key,
+    baked,
     checkpoint,
     demo_model,
     download,
     draft_alias,
     fallback,
+    home,
     hub_cache,
     local,
     logs,
@@ -22,6 +24,7 @@ from specworker import (
     self_draft,
     serverless,
     speculation,
+    ssh,
     start_failure,
     volume,
 )
@@ -61,6 +64,8 @@ def main(environment: MutableMapping[str, str], argv: Sequence[str]) -> int:
     """
     settings, _ = Settings.read(environment)  # what is wrong is reported when it is used
     logs.configure(as_json=settings.on_platform)
+    home.place(environment)
+    baked.place(environment)
     if is_unset(environment.get("HF_TOKEN", "")):  # else the hub gets the word None as a token
         environment.pop("HF_TOKEN", None)
     if environment.pop("VLLM_API_KEY", None):  # vLLM's application would refuse every job
@@ -99,6 +104,7 @@ def _serve(environment: MutableMapping[str, str], settings: Settings) -> int:
         return api_key.of(settings, self_draft.homes(environment))
 
     def start() -> "Engine":
+        ssh.start(settings, environment)
         volume.place(environment)
         return load(environment, *configure(environment))
 
@@ -121,7 +127,7 @@ def configure(environment: Mapping[str, str]) -> tuple[Settings, Speculation, Mo
         problems.append("MODEL_NAME: is not set; allowed: a hub id or a folder")
     find = partial(
         hub_cache.find,
-        caches=hub_cache.folders(environment),
+        caches=[*filter(None, [baked.folder(environment)]), *hub_cache.folders(environment)],
         offline=hub_cache.is_offline(environment),
     )
     target = draft = known = own = None
