@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,14 @@ class Process:
     def family(self) -> list[psutil.Process]:
         """The worker's process and every process below it."""
         return [psutil.Process(self.popen.pid), *_family(self.popen.pid)]
+
+    def has_engine(self) -> bool:
+        """Whether the process of the engine's core is there."""
+        for process in self.family[1:]:
+            with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                if "EngineCore" in " ".join(process.cmdline()):
+                    return True
+        return False
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.popen.send_signal(number)

@@ -7,8 +7,9 @@ import importlib.util
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
@@ -428,6 +429,18 @@ def test_the_rejection_sampler_looks_its_functions_up_where_they_are_corrected()
 
 
 # The faults, which a correction must not outlive.
+
+
+def test_the_package_of_suffix_decoding_patches_vllm_only_where_a_variable_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (plugin,) = entry_points(group="vllm.general_plugins", name="arctic_inference")
+    monkeypatch.delenv("ARCTIC_INFERENCE_ENABLED", raising=False)
+    plugin.load()()
+    assert "arctic_inference.vllm.patches" not in sys.modules
+    monkeypatch.setenv("ARCTIC_INFERENCE_ENABLED", "1")
+    with pytest.raises(RuntimeError):  # it wants CUDA, then another vLLM
+        plugin.load()()
 
 
 def test_suffix_still_refuses_fewer_tokens_than_its_most() -> None:

@@ -208,22 +208,28 @@ async def test_openais_client_is_refused_in_its_own_errors(
 async def test_langchain_chats_streams_and_calls_tools(server: Process) -> None:
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
-    where: Any = {"base_url": f"{server.client.base_url}/v1", "api_key": KEY, "max_retries": 0}
-    model = ChatOpenAI(model="demo", temperature=0, max_completion_tokens=24, **where)
-    whole = await model.ainvoke(SAY)
-    assert whole.content
-    pieces = [piece.content async for piece in model.astream(SAY)]
-    assert "".join(map(str, pieces)) == whole.content
-    longer = ChatOpenAI(model="demo", temperature=0, max_completion_tokens=120, **where)
     # It takes arguments for an object, which a model this small writes only when it must.
     strict = TOOL | {"function": TOOL["function"] | {"strict": True}}
-    with_tool = longer.bind_tools([strict], tool_choice="required", parallel_tool_calls=False)
-    called = await with_tool.ainvoke(ASKS_FOR_TOOL)
-    assert called.tool_calls[0]["name"] == "read"
-    assert set(called.tool_calls[0]["args"]) == {"unit"}
-    embeddings = OpenAIEmbeddings(model="demo", check_embedding_ctx_length=False, **where)
-    with pytest.raises(openai.NotFoundError):
-        await embeddings.aembed_query("text")
+    async with httpx.AsyncClient() as connections:  # its own are left open
+        where: Any = {
+            "base_url": f"{server.client.base_url}/v1",
+            "api_key": KEY,
+            "max_retries": 0,
+            "http_async_client": connections,
+        }
+        model = ChatOpenAI(model="demo", temperature=0, max_completion_tokens=24, **where)
+        whole = await model.ainvoke(SAY)
+        assert whole.content
+        pieces = [piece.content async for piece in model.astream(SAY)]
+        assert "".join(map(str, pieces)) == whole.content
+        longer = ChatOpenAI(model="demo", temperature=0, max_completion_tokens=120, **where)
+        with_tool = longer.bind_tools([strict], tool_choice="required", parallel_tool_calls=False)
+        called = await with_tool.ainvoke(ASKS_FOR_TOOL)
+        assert called.tool_calls[0]["name"] == "read"
+        assert set(called.tool_calls[0]["args"]) == {"unit"}
+        embeddings = OpenAIEmbeddings(model="demo", check_embedding_ctx_length=False, **where)
+        with pytest.raises(openai.NotFoundError):
+            await embeddings.aembed_query("text")
 
 
 @of_its_own
@@ -438,7 +444,7 @@ async def test_a_worker_that_is_told_to_stop_while_it_loads_leaves_nothing_behin
 ) -> None:
     await rack.close()
     with serving(tmp_path, **environments["tiny plain"], MODE="lb") as worker:
-        while not any("EngineCore" in " ".join(p.cmdline()) for p in worker.family[1:]):
+        while not worker.has_engine():
             assert worker.client.get("/ping").status_code == 204
             await asyncio.sleep(0.05)
         family = worker.family

@@ -320,6 +320,18 @@ def test_the_hubs_client_is_not_imported_before_the_caches_are_placed() -> None:
     assert ended.stdout == "False\n"
 
 
+def test_a_variable_that_would_have_vllm_patched_has_no_effect(tmp_path: Path) -> None:
+    own = {"MODE": "local", "ARCTIC_INFERENCE_ENABLED": "1", "SPECULATIVE_METHOD": "suffix"}
+    ended = subprocess.run(
+        [sys.executable, HANDLER, "--test_input", "{bad"],
+        env=os.environ | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "ARCTIC_INFERENCE_ENABLED: no effect; " in ended.stderr
+
+
 def test_a_start_finds_a_home_and_the_images_own_models(tmp_path: Path) -> None:
     for name in (TARGET, DRAFT):
         hubs.snapshot(tmp_path, name)

@@ -37,6 +37,11 @@ class ApiKey:
             status=401,
             kind="AuthenticationError",
         )
+        self._too_early = RequestError(
+            "The server is starting. Try again in a second.",
+            status=503,
+            kind="ServiceUnavailableError",
+        )
 
     def accept(self, key: str | None) -> None:
         """Let in who brings `key`; everyone where there is none."""
@@ -48,9 +53,11 @@ class ApiKey:
         if self._is_open or scope["path"] in self._without or self._is_let_in(scope):
             await self._app(scope, receive, send)
             return
-        headers = {"www-authenticate": _challenge(scope)}
-        refusal = JSONResponse(self._error.body(), self._error.status, headers)
-        await refusal(scope, receive, send)
+        if self._digest is None:
+            error, headers = self._too_early, {"retry-after": "1"}
+        else:
+            error, headers = self._error, {"www-authenticate": _challenge(scope)}
+        await JSONResponse(error.body(), error.status, headers)(scope, receive, send)
 
     def _is_let_in(self, scope: Scope) -> bool:
         if self._digest is None:

@@ -70,6 +70,11 @@ def main(environment: MutableMapping[str, str], argv: Sequence[str]) -> int:
         environment.pop("HF_TOKEN", None)
     if environment.pop("VLLM_API_KEY", None):  # vLLM's application would refuse every job
         logger.warning("VLLM_API_KEY: no effect; set API_KEY, which guards every route")
+    if environment.pop("ARCTIC_INFERENCE_ENABLED", None):  # the package's plugin patches vLLM then
+        logger.warning(
+            "ARCTIC_INFERENCE_ENABLED: no effect; suffix decoding needs none of the package's "
+            "patches, which are for another vLLM"
+        )
     if "VLLM_SERVER_DEV_MODE" in environment:  # of which vLLM reads only 0 and 1
         environment["VLLM_SERVER_DEV_MODE"] = str(int(settings.vllm_server_dev_mode))
     if settings.vllm_server_dev_mode:
