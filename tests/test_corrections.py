@@ -221,15 +221,6 @@ def test_medusa_drafts_are_cut_to_the_tokens_of_the_step() -> None:
         assert cut.tolist() == drafts[:, :tokens].tolist()
 
 
-def test_medusa_runs_no_head_for_no_tokens() -> None:
-    proposer = SimpleNamespace(num_speculative_tokens=3)
-    drafts = corrections.medusa_propose(unused)(
-        proposer, num_speculative_tokens=0, target_hidden_states=torch.zeros((2, 8))
-    )
-    assert drafts.shape == (2, 0)
-    assert drafts.dtype == torch.int64
-
-
 # Whether a batch fits in the draft's window.
 
 
@@ -270,8 +261,6 @@ def resting_runner(method: str, drafter: Any, *, ahead: bool = False) -> Any:
         speculative_config=SimpleNamespace(method=method),
         use_async_scheduling=ahead,
         input_batch=SimpleNamespace(num_reqs=2),
-        _draft_probs="of the step before",
-        _draft_prob_req_ids=["of the step before"],
     )
 
 
@@ -286,8 +275,6 @@ def test_nothing_is_prepared_for_drafts_of_nothing(method: str) -> None:
     own = resting_runner(method, SimpleNamespace())
     corrected = corrections.propose_draft_token_ids(unused)
     assert corrected(own, scheduled(0), [[1], [2]]) == [[], []]
-    assert own._draft_probs is None
-    assert own._draft_prob_req_ids is None
 
 
 def test_a_draft_model_hears_of_the_tokens_that_it_sits_out() -> None:

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from specworker.form_options import OPTIONS, Option
 from specworker.presets import PRESETS
 from specworker.settings import Settings
-from specworker.variables import declared, kinds
+from specworker.variables import Group, declared, kinds
 
 #: The host's CUDA that vLLM's image needs, lowest first: that one is taken as the minimum.
 CUDA_VERSIONS = ("13.0", "13.1", "13.2")
@@ -30,7 +30,6 @@ ICON = (
     "vllm-logo-only-light.png"
 )
 
-Group = Literal["Speculation", "Model", "Worker", "Legacy"]
 #: How words of a variable are written in its label.
 SPELLING = {"ngram": "n-gram", "mb": "(MB)", "ms": "(ms)", "s": "(s)", "openai": "OpenAI"}
 

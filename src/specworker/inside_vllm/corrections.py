@@ -114,18 +114,10 @@ def suffix_propose(original: Callable[..., Any]) -> Callable[..., list[list[int]
 
 
 def medusa_propose(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """Cut the drafts to the step's K, and run no head when K is 0 (vllm#46399)."""
+    """Cut the drafts to the step's K, which vLLM asserts to be the largest (vllm#46399)."""
 
-    def corrected(
-        self: Any, num_speculative_tokens: int, target_hidden_states: torch.Tensor, **kw: Any
-    ) -> torch.Tensor:
-        if num_speculative_tokens == 0:
-            return target_hidden_states.new_empty(
-                (target_hidden_states.shape[0], 0), dtype=torch.int64
-            )
-        drafts: torch.Tensor = original(
-            self, self.num_speculative_tokens, target_hidden_states=target_hidden_states, **kw
-        )
+    def corrected(self: Any, num_speculative_tokens: int, **kw: Any) -> torch.Tensor:
+        drafts: torch.Tensor = original(self, self.num_speculative_tokens, **kw)
         return drafts[:, :num_speculative_tokens]
 
     return corrected
@@ -165,7 +157,6 @@ def propose_draft_token_ids(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, scheduler_output, sampled_token_ids, *args, **kwargs)
         if hasattr(drafter, "rest"):
             drafter.rest(scheduler_output.num_scheduled_tokens)
-        self._draft_probs = self._draft_prob_req_ids = None
         return [[] for _ in range(self.input_batch.num_reqs)]
 
     return corrected
