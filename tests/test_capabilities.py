@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.third_party.pynvml import NVML_ERROR_UNKNOWN, NVMLError
 
 from specworker import capabilities, engine
 from specworker.checkpoint import Checkpoint
-from specworker.findings import EngineFacts
+from specworker.findings import EngineFacts, GpuFacts
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 MIMO = {
@@ -50,6 +52,45 @@ def test_the_options_that_matter_are_read(tmp_path: Path) -> None:
     assert {"method", "model", "draft_tensor_parallel_size"} <= read.keys
     assert "tensor_parallel_size" not in read.keys
     assert (read.eagle3, read.mtp_layers) == (None, None)
+
+
+def test_the_memory_of_a_gpu_is_what_its_driver_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = model(tmp_path, LLAMA)
+    assert facts(target, "ngram").gpu is None  # as on this machine
+    args, _ = engine.arguments(
+        {
+            "MODEL_NAME": target.name,
+            "DTYPE": "float32",
+            "GPU_MEMORY_UTILIZATION": "0.5",
+            "KV_CACHE_DTYPE": "fp8",
+            "PIPELINE_PARALLEL_SIZE": "2",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+        },
+        None,
+        {},
+    )
+    args.quantization = "fp8"
+    gpu = SimpleNamespace(is_cpu=lambda: False, get_device_total_memory=lambda: 1000)
+    monkeypatch.setattr(capabilities, "current_platform", gpu)
+    read = capabilities.of(args, target, None).gpu
+    assert read == GpuFacts(1000, 0.5, 2, "float32", "fp8", "fp8", eager=True)
+    assert (read.budget, read.bits) == (500, 32)
+    args.kv_cache_memory_bytes = 10  # which replaces the share
+    assert capabilities.of(args, target, None).gpu is None
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_not_counted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent() -> int:
+        raise NVMLError(NVML_ERROR_UNKNOWN)
+
+    gpu = SimpleNamespace(is_cpu=lambda: False, get_device_total_memory=silent)
+    args, _ = engine.arguments({"VLLM_CPU_KVCACHE_SPACE": "1"}, None, {})
+    monkeypatch.setattr(capabilities, "current_platform", gpu)
+    assert capabilities.of(args, model(tmp_path, LLAMA), None).gpu is None
 
 
 @pytest.mark.parametrize("length", [{}, {"MAX_MODEL_LEN": "-1"}])

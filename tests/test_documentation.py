@@ -41,6 +41,7 @@ WAYS: Mapping[str, Way] = {
     ".venv/bin/python -m builder ": "command",
     ".venv/bin/python -m specworker docs --check": "command",
     ".venv/bin/python -m specworker health": "command",
+    ".venv/bin/python -m specworker plan --model ~": "command",
     ".venv/bin/pytest tests/": "command",
 }
 #: Commands that are not run here, and why.
@@ -48,6 +49,9 @@ NOT_RUN = {
     "docker build ": "needs Docker; its arguments are compared with the Dockerfile",
     "docker run ": "needs Docker and a GPU; its variables are configured",
     ".venv/bin/python -m specworker docs": "writes files; tests/test_generated.py runs it",
+    ".venv/bin/python -m specworker plan --model meta-llama/": (
+        "needs the hub; tests/test_plan_command.py plans for folders"
+    ),
     ".venv/bin/python -m specworker platform": "is what the examples of an endpoint run under",
     ".venv/bin/python -m specworker platform --no-worker": "tests/test_rehearsal.py runs it",
     '.venv/bin/pytest -m "not engine"': "is part of the run that runs this",

@@ -4,11 +4,12 @@ import ast
 import dataclasses
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from vllm import envs
+from vllm import envs, platforms
 from vllm.config import VllmConfig, speculative
 from vllm.config.speculative import MTPModelTypes, SpeculativeConfig
 from vllm.engine import arg_utils
@@ -25,7 +26,15 @@ from vllm.v1.spec_decode.dynamic.utils import validate_and_normalize_dynamic_sd_
 from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from specworker import capabilities, checkpoint, draft_fit, engine_flags, findings, preflight
+from specworker import (
+    capabilities,
+    checkpoint,
+    draft_fit,
+    engine_flags,
+    findings,
+    planning,
+    preflight,
+)
 from specworker.refusals import REFUSALS, Refusal
 
 FIELDS = {field.name for field in dataclasses.fields(SpeculativeConfig)}
@@ -66,13 +75,21 @@ def test_a_key_that_is_looked_at_is_a_field_of_vllms_config(key: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "cpu_offload_gb",
         "data_parallel_size",
+        "disable_hybrid_kv_cache_manager",
+        "dtype",
         "enable_lora",
+        "enforce_eager",
+        "gpu_memory_utilization",
+        "kv_cache_dtype",
+        "kv_cache_memory_bytes",
         "max_model_len",
         "max_num_batched_tokens",
         "max_num_seqs",
         "model_impl",
         "pipeline_parallel_size",
+        "quantization",
         "revision",
         "tokenizer",
         "trust_remote_code",
@@ -90,6 +107,48 @@ def test_what_is_asked_of_vllm_is_answered() -> None:
     assert SupportsEagle3.supports_eagle3 is True
     assert {"model", "trust_remote_code"} <= set(inspect.signature(get_config).parameters)
     assert all(kind == "mtp" or kind.endswith("_mtp") for kind in get_args(MTPModelTypes))
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("kind", planning.GPU_TYPES, ids=lambda kind: kind.name)
+def test_batches_of_a_type_of_gpu_are_vllms_own(
+    kind: planning.GpuType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = SimpleNamespace(
+        get_device_total_memory=lambda: kind.memory,
+        get_device_name=lambda: f"NVIDIA {kind.name}",
+        is_tpu=lambda: False,
+        is_cpu=lambda: False,
+    )
+    monkeypatch.setattr(arg_utils, "current_platform", platform)
+    tokens, requests = AsyncEngineArgs.get_batch_defaults(1)
+    usage = UsageContext.OPENAI_API_SERVER
+    assert (kind.max_num_batched_tokens, kind.max_num_seqs) == (tokens[usage], requests[usage])
+
+
+def test_the_memory_of_a_gpu_is_asked_of_its_driver_and_vllm_asks_here_too() -> None:
+    """CUDA must not be initialised beside the engine."""
+    source = (Path(platforms.__file__).parent / "cuda.py").read_text()  # needs CUDA to be imported
+    (platform,) = (
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and node.name == "NvmlCudaPlatform"
+    )
+    asked = next(
+        ast.unparse(node)
+        for node in platform.body
+        if isinstance(node, ast.FunctionDef) and node.name == "get_device_total_memory"
+    )
+    assert "nvmlDeviceGetMemoryInfo(handle).total" in asked
+    assert "torch" not in asked
+    batches = inspect.getsource(AsyncEngineArgs.get_batch_defaults)
+    assert "current_platform.get_device_total_memory()" in batches
+
+
+def test_a_share_of_the_memory_is_vllms_default_where_none_is_set() -> None:
+    assert findings.GpuFacts(1).utilization == PARSED.gpu_memory_utilization
 
 
 # Vocabularies.

@@ -22,6 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specworker", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_platform(commands)
+    _add_plan(commands)
     _add_docs(commands)
     _add_health(commands)
     return parser
@@ -56,6 +57,40 @@ def _platform(options: argparse.Namespace) -> int:
     return rehearsal_run.run(
         os.environ, options.port, None if options.no_worker else options.worker
     )
+
+
+#: The options of `plan` -> the variables that they set.
+OF_PLAN = {
+    "model": "MODEL_NAME",
+    "draft": "SPECULATIVE_MODEL",
+    "context": "MAX_MODEL_LEN",
+    "gpus": "TENSOR_PARALLEL_SIZE",
+}
+
+
+def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="what fits which GPU, before one is rented",
+        description="Tell from config and headers, without weights, what target and draft take "
+        "of the GPUs' memory, how many sequences are left room for, and whether the draft can "
+        "work with the target. It reads the worker's variables; an option wins over its own.",
+        allow_abbrev=False,
+    )
+    for option, kind in (("model", str), ("draft", str), ("context", int), ("gpus", int)):
+        metavar = "NAME" if kind is str else "N"
+        parser.add_argument(f"--{option}", type=kind, metavar=metavar, help=OF_PLAN[option])
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    parser.set_defaults(run=_plan)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from specworker import plan_command
+
+    given = {variable: getattr(options, option) for option, variable in OF_PLAN.items()}
+    environment = os.environ | {name: str(value) for name, value in given.items() if value}
+    os.environ.update(environment)  # the hub's client and vLLM read it themselves
+    return plan_command.run(os.environ, as_json=options.json)
 
 
 def _add_docs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -10,12 +10,13 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.model_executor.models.interfaces import supports_eagle3
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.platforms import current_platform
+from vllm.third_party.pynvml import NVMLError
 from vllm.transformers_utils.config import get_config
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.import_utils import has_arctic_inference
 
 from specworker.checkpoint import Checkpoint
-from specworker.findings import EngineFacts
+from specworker.findings import EngineFacts, GpuFacts
 
 #: Keys of the speculative config that vLLM fills in itself, or has to refuse.
 NOT_FOR_USERS = (
@@ -26,6 +27,8 @@ NOT_FOR_USERS = (
 )
 #: What reading a config that is not as it should be ends in.
 _UNREADABLE = (OSError, ValueError, TypeError, AttributeError, LookupError, ImportError)
+#: What asking a GPU for its memory ends in where it cannot be asked.
+_NO_MEMORY = (NVMLError, NotImplementedError, RuntimeError, AssertionError)
 
 
 def of(args: Namespace, target: Checkpoint, draft: Checkpoint | None) -> EngineFacts:
@@ -53,6 +56,20 @@ def of(args: Namespace, target: Checkpoint, draft: Checkpoint | None) -> EngineF
         mtp_layers=mtp_layers(draft or target, trust_remote_code=remote)
         if str(method).endswith("mtp")
         else None,
+        gpu=_gpu(args),
+    )
+
+
+def gpu(args: Namespace, memory: int) -> GpuFacts:
+    """What the engine with the arguments `args` may take of GPUs with so many bytes each."""
+    return GpuFacts(
+        memory=memory,
+        utilization=args.gpu_memory_utilization,
+        stages=args.pipeline_parallel_size,
+        dtype=str(args.dtype),
+        kv_cache_dtype=str(args.kv_cache_dtype),
+        quantization=args.quantization,
+        eager=bool(args.enforce_eager),
     )
 
 
@@ -81,3 +98,16 @@ def mtp_layers(model: Checkpoint, *, trust_remote_code: bool = False) -> int | N
         return 0
     layers = getattr(config, "n_predict", None)
     return layers if isinstance(layers, int) else None
+
+
+def _gpu(args: Namespace) -> GpuFacts | None:
+    """The GPUs of this machine; None where the utilization does not say what is taken of them.
+
+    vLLM itself asks for their memory in this process, for the sizes of its batches.
+    """
+    if current_platform.is_cpu() or args.kv_cache_memory_bytes or args.cpu_offload_gb:
+        return None
+    try:
+        return gpu(args, current_platform.get_device_total_memory())
+    except _NO_MEMORY:  # vLLM says what is wrong with it
+        return None

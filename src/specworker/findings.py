@@ -20,6 +20,39 @@ WITHOUT_DRAFT = ("ngram", "suffix", "ngram_gpu", "custom_class")
 
 
 @dataclass(frozen=True)
+class GpuFacts:
+    """The GPUs that an engine is to be started on, and what of their memory it may take.
+
+    Attributes:
+        memory: bytes of each.
+        utilization: the share that vLLM takes: GPU_MEMORY_UTILIZATION.
+        stages: groups of GPUs that the layers are divided among.
+        dtype: the type of weights that are not quantized, and of hidden states.
+        kv_cache_dtype: the type of keys and values.
+        quantization: how weights are quantized as they are loaded; None for as they are.
+        eager: whether no CUDA graphs are captured.
+    """
+
+    memory: int
+    utilization: float = 0.92
+    stages: int = 1
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    quantization: str | None = None
+    eager: bool = False
+
+    @property
+    def budget(self) -> int:
+        """Bytes that vLLM takes of each."""
+        return int(self.memory * self.utilization)
+
+    @property
+    def bits(self) -> int:
+        """Bits of a value of `dtype`."""
+        return 32 if self.dtype in ("float32", "float") else 16
+
+
+@dataclass(frozen=True)
 class EngineFacts:
     """What the engine is to be started with, and what it can do.
 
@@ -38,6 +71,7 @@ class EngineFacts:
         eagle3: whether vLLM can read the target's hidden states for EAGLE-3; None for unknown.
         mtp_layers: layers of multi-token prediction that vLLM finds in the checkpoint that
             holds them; None for unknown.
+        gpu: what it runs on; None for a CPU, and where its memory is not known.
     """
 
     tensor_parallel_size: int = 1
@@ -53,6 +87,7 @@ class EngineFacts:
     suffix: bool = True
     eagle3: bool | None = None
     mtp_layers: int | None = None
+    gpu: GpuFacts | None = None
 
 
 @dataclass(frozen=True)

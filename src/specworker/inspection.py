@@ -36,7 +36,7 @@ def look(
     """
     if not args.speculative_config:
         return replace(decided, config=None), []
-    plan, reason = draft_fit.mapped(_plan(args, settings, decided, models))
+    plan, reason = draft_fit.mapped(plan_of(args, settings, decided, models))
     args.speculative_config = dict(plan.config)
     reasons = (*decided.reasons, *filter(None, [reason]))
     decided = replace(decided, config=args.speculative_config, reasons=reasons)
@@ -59,13 +59,32 @@ def report(findings: Iterable[Finding], settings: Settings) -> None:
         raise ConfigurationError(errors)
 
 
-def _plan(args: Namespace, settings: Settings, decided: Speculation, models: Models) -> Plan:
+def plan_of(
+    args: Namespace,
+    settings: Settings,
+    decided: Speculation,
+    models: Models,
+    *,
+    always_target: bool = False,
+) -> Plan:
+    """What is to be started, with what the small files of its models tell.
+
+    Args:
+        args: vLLM's own options.
+        settings: the settings.
+        decided: what was decided without the target.
+        models: where the models that the settings name are.
+        always_target: look at the target though nothing that may be found depends on it.
+
+    Raises:
+        ConfigurationError: as `look`.
+    """
     source = "SPECULATIVE_CONFIG" if settings.speculative_config is not None else ""
     if args.speculative_config != decided.config:
         source = "--speculative-config"
     draft = _draft(args, settings, source, models)
-    plan = Plan(args.speculative_config, Checkpoint(args.model), draft, source=source)
-    if _depends_on_target(plan):
+    plan = Plan(args.speculative_config or {}, Checkpoint(args.model), draft, source=source)
+    if always_target or _depends_on_target(plan):
         plan = replace(plan, target=_target(args, settings, models))
     if draft and draft.tokenizer and plan.target.tokenizer:
         compared = vocabulary.compare(plan.target.tokenizer, draft.tokenizer)
@@ -90,7 +109,8 @@ def _target(args: Namespace, settings: Settings, models: Models) -> Checkpoint:
 
 
 def _draft(args: Namespace, settings: Settings, source: str, models: Models) -> Checkpoint | None:
-    method, name, revision = map(args.speculative_config.get, ("method", "model", "revision"))
+    config = args.speculative_config or {}
+    method, name, revision = map(config.get, ("method", "model", "revision"))
     if method in WITHOUT_DRAFT or not isinstance(name, str):
         return None
     found = _found(models.draft, name, revision)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from specworker import draft_fit, misspelt
+from specworker import draft_fit, gpu_memory, misspelt
 from specworker.drafting import HEAD_A_TOKEN
 from specworker.findings import WITHOUT_DRAFT, Finding, Plan
 
@@ -40,6 +40,7 @@ def check(plan: Plan) -> list[Finding]:
         _parallel(plan),
         _schedule(plan),
         _budget(plan),
+        gpu_memory.check(plan),
     )
     return sorted(found, key=lambda finding: finding.severity != "error")
 
