@@ -37,10 +37,10 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.pausing import children, stopped
 from specworker import demo_model, main
 from specworker.engine import Engine
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
+from specworker.pausing import children, stopped
 from tests.engines import complete
 
 if TYPE_CHECKING:

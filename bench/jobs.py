@@ -27,9 +27,9 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.overhead import PROMPT, Stream, bare_stream
-from bench.pausing import stopped, tree
 from specworker import demo_model, main, rehearsal, rehearsal_run
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
+from specworker.pausing import stopped, tree
 from specworker.rehearsal import Platform
 from specworker.rehearsal_server import serving
 

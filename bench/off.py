@@ -26,11 +26,11 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.pausing import children, stopped
 from builder import heads, mtp
 from specworker import acceptance, demo_model, layer_cut, main
 from specworker.engine import Engine
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
+from specworker.pausing import children, stopped
 
 THRESHOLD = 2
 PROMPT = "One two three four. One two three four. One two three four. One two"

@@ -38,12 +38,12 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.pausing import children, running, stopped, tree
-from bench.served import answers, free_port, served
 from builder import tiny
 from specworker import main, serving
+from specworker.child_server import free_port, ready, served
 from specworker.engine import Engine
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
+from specworker.pausing import children, running, stopped, tree
 
 PROMPT = "w1 w2 w3 w4 w5 w6 w7 w8"
 NAME = "tiny"
@@ -165,8 +165,8 @@ async def measure(
                 command = vllm_serve(model, port) if name == "serve" else WORKER
                 variables = {"MODEL_NAME": str(model), "PORT": str(port), "API_KEY": KEY}
                 log, url = Path(work) / f"{name}.log", f"http://127.0.0.1:{port}"
-                server = stack.enter_context(served(command, OPTIONS | variables, log))
-                await answers(session, url, BEARER, server, log)
+                server = stack.enter_context(served(command, os.environ | OPTIONS | variables, log))
+                await ready(server, url, log, messages.print, BEARER)
                 ways[name] = http_stream(session, url), tree(server.pid)
                 stack.enter_context(stopped(ways[name][1]))
             if {"bare", "worker"} & {*options.ways}:

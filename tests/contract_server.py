@@ -59,6 +59,8 @@ def figures(**other: Any) -> dict[str, Any]:
         "num_speculative_tokens": MOST,
         "max_num_speculative_tokens": MOST,
         "disable_by_batch_size": None,
+        "draft_cost": 0.0,
+        "at_zero": None,
         "acceptance_rule": {"name": "rejection_sampler", "lossy": False},
         "fallback": None,
         "requests": {"running": 1, "waiting": 2},

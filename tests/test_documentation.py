@@ -15,7 +15,17 @@ import httpx
 import pytest
 from vllm.envs import environment_variables
 
-from specworker import demo_model, engine_flags, former_options, jobs, local, main, speculation
+from specworker import (
+    __main__,
+    demo_model,
+    engine_flags,
+    former_options,
+    jobs,
+    local,
+    main,
+    speculation,
+    variants,
+)
 from specworker.door import Door
 from specworker.engine import Engine
 from specworker.errors import ConfigurationError
@@ -27,10 +37,12 @@ from tests.examples import PAGES, ROOT, Example
 from tests.ports import on_a_port
 from tests.servers import free_port
 
-Way = Literal["make", "configure", "endpoint", "server", "command"]
+Way = Literal["make", "configure", "endpoint", "server", "command", "measure"]
 
 #: How each command is run, by how it begins; the longest beginning decides. Of `handler.py`
-#: the configuration is made and the job is answered, by an engine that runs already.
+#: the configuration is made and the job is answered, by an engine that runs already. Of what
+#: measures for minutes, options and variables are read; tests/test_engine_compare.py and
+#: tests/test_engine_tune.py run it.
 WAYS: Mapping[str, Way] = {
     "make ": "make",
     ".venv/bin/python handler.py": "configure",
@@ -39,9 +51,15 @@ WAYS: Mapping[str, Way] = {
     "curl -s -X PATCH http://127.0.0.1:8000/": "server",
     "curl -s -o /dev/null -w '%{http_code}\\n' http://127.0.0.1:8000/": "server",
     ".venv/bin/python -m builder ": "command",
+    ".venv/bin/python -m specworker compare ": "measure",
+    ".venv/bin/python -m specworker compare --workload rag --dry-run": "command",
     ".venv/bin/python -m specworker docs --check": "command",
     ".venv/bin/python -m specworker health": "command",
     ".venv/bin/python -m specworker plan --model ~": "command",
+    ".venv/bin/python -m specworker tune ": "measure",
+    ".venv/bin/python -m specworker tune --workload copy --methods ngram,suffix,self --dry-run": (
+        "command"
+    ),
     ".venv/bin/pytest tests/": "command",
 }
 #: Commands that are not run here, and why.
@@ -63,6 +81,7 @@ FAILING = {"/does/not/exist": "there is no such folder", '"max_tokens": -1': "ma
 #: Names in the pages that are no variables of the worker or options of vLLM.
 OTHER_NAMES = {
     "HF_HOME": "the hub's client",
+    "OPENAI_API_KEY": "OpenAI's clients",
     "HF_HUB_CACHE": "the hub's client",
     "PYTORCH_ALLOC_CONF": "PyTorch",
     "RUNPOD_INIT_TIMEOUT": "the platform",
@@ -207,6 +226,15 @@ def test_a_command_runs(command: str, demo_folder: Path, tmp_path: Path) -> None
     shown = shown.replace(".venv/bin/pytest", ".venv/bin/python -m pytest --collect-only")
     done = run(shown.replace(".venv/bin/python", sys.executable))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", commands("measure"))
+def test_a_measurement_is_understood(command: str, tmp_path: Path) -> None:
+    given, words = examples.split(command)
+    options = __main__._parser().parse_args(words[3:])
+    configured(given, tmp_path)
+    for text in getattr(options, "variants", ()):
+        configured(variants.read(text), tmp_path)
 
 
 @pytest.mark.parametrize(

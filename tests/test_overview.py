@@ -61,6 +61,8 @@ def test_everything_is_told_as_documented() -> None:
         "num_speculative_tokens": 3,
         "max_num_speculative_tokens": 3,
         "disable_by_batch_size": 2,
+        "draft_cost": 0.0,
+        "at_zero": None,
         "acceptance_rule": {"name": "rejection_sampler", "lossy": False},
         "fallback": None,
         "requests": {"running": 2, "waiting": 1},

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from specworker import compare_options, tune_options
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status."""
@@ -23,6 +25,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_platform(commands)
     _add_plan(commands)
+    compare_options.add(commands)
+    tune_options.add(commands)
     _add_docs(commands)
     _add_health(commands)
     return parser

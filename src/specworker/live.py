@@ -105,6 +105,13 @@ class Finished:
         return 1 + self.accepted / self.steps if self.steps else 1.0
 
 
+def quantile(ascending: Sequence[float], share: float) -> float | None:
+    """The value that `share` of the values do not exceed; None without values."""
+    if not ascending:
+        return None
+    return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
+
+
 @dataclass(frozen=True)
 class Window:
     """Figures of a stretch of time that ends now.
@@ -132,9 +139,7 @@ class Window:
 
     def tpot(self, share: float) -> float | None:
         """The TPOT in seconds that `share` of the requests kept to: 0.5 for the median."""
-        if not self.tpots:
-            return None
-        return self.tpots[max(0, math.ceil(share * len(self.tpots)) - 1)]
+        return quantile(self.tpots, share)
 
 
 class Live:

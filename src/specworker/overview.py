@@ -85,6 +85,10 @@ class Overview(BaseModel):
     num_speculative_tokens: int = Field(description="K as it is set now.")
     max_num_speculative_tokens: int
     disable_by_batch_size: int | None
+    draft_cost: float = Field(
+        description="What drafting a token is taken to cost, as a share of a step of the model."
+    )
+    at_zero: str | None = Field(description="What a step at K = 0 still does for the draft.")
     acceptance_rule: TypicalRule | Rule
     fallback: str | None = Field(description="Why speculation that was set is off.")
     requests: Requests
@@ -103,6 +107,8 @@ def of(live: Live) -> Overview:
         num_speculative_tokens=live.tokens,
         max_num_speculative_tokens=setup.tokens,
         disable_by_batch_size=setup.disable_by_batch_size,
+        draft_cost=setup.cost,
+        at_zero=setup.at_zero,
         acceptance_rule=_rule(setup),
         fallback=setup.fallback,
         requests=Requests(running=live.running, waiting=live.waiting),

@@ -12,12 +12,13 @@ from itertools import islice
 from statistics import median
 from typing import Literal
 
+from specworker import theory
 from specworker.live import Finished, Live, Setup, Window
 
 Kind = Literal["paying", "not_paying", "no_drafts", "off", "idle"]
 
-#: Speculation must win by as much to be worth it.
-WORTH = 1.1
+#: Speculation must be so many times as fast to be worth it.
+WORTH = 1 + theory.MARGIN
 #: A mean acceptance length above this looks as if it paid, and so needs a reason if not.
 PROMISING = 1.5
 #: Requests that a comparison needs on either side, and the tokens that each must have.
@@ -75,7 +76,7 @@ def of(
         return Verdict(
             "paying" if worth else "not_paying", f"{seen}: {'paying off' if worth else ADVICE}"
         )
-    if length / (1 + setup.cost * counts.drafted / counts.drafts) >= WORTH:
+    if theory.speedup(length, counts.drafted / counts.drafts, setup.cost) >= WORTH:
         return Verdict("paying", f"{length:.1f} tokens per step: paying off", is_estimate=True)
     but = f", but a drafted one is taken to cost {setup.cost:.0%} of a step"
     seen = f"{length:.1f} tokens per step{but if length >= PROMISING else ''}"

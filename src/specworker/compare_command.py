@@ -1,0 +1,194 @@
+"""Measure a model with speculation and without: `python -m specworker compare`."""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import aclosing, closing
+from pathlib import Path
+from typing import Any
+
+from specworker import (
+    compare_plan,
+    comparison,
+    estimate,
+    home,
+    logs,
+    main,
+    provenance,
+    rounds_file,
+    trials,
+    volume,
+)
+from specworker.compare_plan import Plan
+from specworker.comparison import Comparison
+from specworker.errors import ConfigurationError, StartError
+from specworker.measured import MeasuringError, Round
+from specworker.rounds_file import RoundsFile
+from specworker.values import is_unset, text_of
+
+#: Exit statuses.
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+
+
+def run(options: Namespace, environment: MutableMapping[str, str]) -> int:
+    """Compare as `options` say, for the worker that `environment` describes.
+
+    Returns:
+        The exit status: 1 where a request failed or a server did not start or ended, 2 where
+        an option or a variable is wrong, 130 where it was interrupted. Only with 0 there is a
+        table.
+    """
+    prepare(environment)
+    folder = Path(
+        options.resume or options.out or time.strftime("specworker-compare-%Y%m%d-%H%M%S")
+    )
+    try:
+        return asyncio.run(_run(options, environment, folder))
+    except ConfigurationError as error:
+        say(str(error))
+        return WRONG
+    except (StartError, MeasuringError) as error:
+        say(f"failed, so that nothing is concluded: {error}")
+        if isinstance(error, StartError) and options.off == "engine":
+            say("--off engine needs room for two engines at once; --off same does with one")
+        _tell_of_resume(folder)
+        return FAILED
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say("interrupted")
+        _tell_of_resume(folder)
+        return INTERRUPTED
+
+
+def prepare(environment: MutableMapping[str, str]) -> None:
+    """Have this process find caches and models as a worker does."""
+    logs.configure(as_json=False)
+    home.place(environment)
+    if is_unset(environment.get("HF_TOKEN", "")):
+        environment.pop("HF_TOKEN", None)
+    volume.place(environment)
+    for name, value in (main.PROCESS_DEFAULTS | main.LOCAL_DEFAULTS).items():
+        environment.setdefault(name, value)
+
+
+def say(text: str) -> None:
+    """Tell of progress, or of what went wrong."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+async def _run(options: Namespace, environment: Mapping[str, str], folder: Path) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    plan = await compare_plan.of(options, environment)
+    for note in plan.notes:
+        say(note)
+    if options.dry_run and not options.resume:
+        _print_plan(plan, [])
+        return 0
+    made_with = _made_with(options, environment)
+    whole = plan.as_object() | made_with
+    if options.resume:
+        file = RoundsFile.resume(folder, whole)
+    else:
+        file = RoundsFile.begin(folder, whole, {"date": provenance.now()})
+    with closing(file):
+        for note in file.notes:
+            say(note)
+        if options.dry_run:
+            _print_plan(plan, file.rounds)
+            return 0
+        left = estimate.of(plan.trials, plan.workload, plan.manner, file.rounds)
+        say(f"results in {folder}; {left}")
+        await measure(plan, file, folder)
+        began = dict(file.provenance)
+        if options.resume:
+            began["resumed"] = provenance.now()
+        found = _compared(plan, options, environment, file.rounds, began | made_with)
+    return _report(found, folder, as_json=options.json)
+
+
+async def measure(plan: Plan, file: RoundsFile, folder: Path) -> None:
+    """Measure what is not in the file yet, and write it there."""
+    for trial in plan.trials:
+        rounds = trials.measure(trial, plan.workload, plan.manner, folder, say, file.rounds)
+        async with aclosing(rounds):
+            async for one in rounds:
+                file.add(one)
+
+
+def _print_plan(plan: Plan, done: Sequence[Round]) -> None:
+    left = estimate.of(plan.trials, plan.workload, plan.manner, done)
+    sys.stdout.write("\n".join([*compare_plan.lines(plan), f"time: {left}", ""]))
+
+
+def _made_with(options: Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the figures depend on besides the plan."""
+    if options.url:
+        return {"versions": provenance.versions()[:1], "device": "the server's"}
+    return {
+        "versions": provenance.versions(),
+        "device": provenance.device(),
+        "variables": provenance.engine_variables(environment),
+    }
+
+
+def _compared(
+    plan: Plan,
+    options: Namespace,
+    environment: Mapping[str, str],
+    rounds: Sequence[Round],
+    made_with: Mapping[str, Any],
+) -> Comparison:
+    manner = plan.manner
+    told = {
+        **made_with,
+        "model": plan.model,
+        "variants": [f"{name}: {text}" for name, text in plan.settings.items()],
+        "workload": f"{plan.workload.name}, {len(plan.workload.prompts)} prompts",
+        "prompts sha256": plan.workload.sha256,
+        "seed": str(plan.seed),
+        "requests of a round": [
+            f"{manner.requests(len(plan.workload.prompts), concurrency)} at {concurrency}"
+            for concurrency in manner.concurrencies
+        ],
+        "answers": f"{manner.tokens} tokens each, past their own end"
+        if manner.tokens
+        else "greedy, to their own end",
+        "prefix cache": "kept" if manner.is_warm else "emptied before each round",
+        "load generator": "the request functions of vllm bench serve",
+        "notes": list(plan.notes),
+    }
+    return comparison.of(
+        rounds,
+        {name: value for name, value in told.items() if value},
+        model=plan.model,
+        workload=plan.workload.name,
+        dtype=(text_of(environment, "DTYPE") or "").lower(),
+        margin=options.margin,
+    )
+
+
+def _report(found: Comparison, folder: Path, *, as_json: bool) -> int:
+    from rich.console import Console
+
+    from specworker import comparison_table, report, report_data
+
+    written = report.write(folder, found)
+    if as_json:
+        data = report_data.as_object(found)
+        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    else:
+        wide = None if sys.stdout.isatty() else 120
+        Console(file=sys.stdout, width=wide, highlight=False).print(comparison_table.of(found))
+    say(f"written: {', '.join(str(path) for path in written)}")
+    return 0
+
+
+def _tell_of_resume(folder: Path) -> None:
+    if (folder / rounds_file.NAME).is_file():
+        say(f"what was measured is kept; the same command with --resume {folder} goes on")

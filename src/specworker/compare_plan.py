@@ -1,0 +1,202 @@
+"""What a comparison measures: from options and variables to trials."""
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from specworker import prompts, provenance, variants, workloads
+from specworker.errors import ConfigurationError
+from specworker.measured import OFF
+from specworker.measured_server import MeasuredServer
+from specworker.places import Place
+from specworker.trials import Arm, Manner, Trial
+from specworker.values import text_of
+from specworker.variants import Variant
+from specworker.workloads import Workload
+
+#: What vLLM takes of a GPU where GPU_MEMORY_UTILIZATION is not set.
+GPU_SHARE = 0.92
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        model: that answers.
+        workload: what is asked.
+        manner: how.
+        trials: what takes turns.
+        settings: what a variant is, in a line, by its name.
+        seed: of the choice and order of the prompts.
+        notes: what the user should know.
+    """
+
+    model: str
+    workload: Workload
+    manner: Manner
+    trials: tuple[Trial, ...]
+    settings: Mapping[str, str]
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    def as_object(self) -> dict[str, Any]:
+        """What a run must have in common with one that it goes on with, as JSON."""
+        return {
+            "model": self.model,
+            "variants": dict(self.settings),
+            "workload": self.workload.name,
+            "prompts": len(self.workload.prompts),
+            "prompts_sha256": self.workload.sha256,
+            "seed": self.seed,
+            "concurrency": list(self.manner.concurrencies),
+            "rounds": self.manner.rounds,
+            "tokens": self.manner.tokens,
+            "max_tokens": self.manner.limit,
+            "warm": self.manner.is_warm,
+        }
+
+
+def workload_of(options: Namespace) -> Workload:
+    """The prompts that the options name.
+
+    Raises:
+        ConfigurationError: they cannot be read.
+    """
+    if options.workload:
+        found = workloads.built_in(options.workload)
+    else:
+        found = prompts.read(Path(options.prompts))
+    return found.sample(options.limit, options.seed)
+
+
+def manner_of(options: Namespace) -> Manner:
+    """How the options have them asked."""
+    return Manner(
+        options.concurrency, options.rounds, options.tokens, options.max_tokens, options.warm
+    )
+
+
+async def of(options: Namespace, environment: Mapping[str, str]) -> Plan:
+    """The plan of a comparison. Servers that run are looked at; none is started.
+
+    Raises:
+        ConfigurationError: with a line for each problem.
+        MeasuringError: a server that is to be measured cannot be.
+    """
+    workload, manner = workload_of(options), manner_of(options)
+    if options.url:
+        return await _of_servers(options, environment, workload, manner)
+    if options.off_url:
+        raise ConfigurationError(["--off-url: is for --url; allowed: both"])
+    own = variants.of(environment, options.variants, is_warm=options.warm)
+    apart = options.off == "engine"
+    plain = variants.without(own[0].environment)
+    served = plain.get("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "that of VLLM_CONFIG_FILE")
+    return Plan(
+        text_of(environment, "MODEL_NAME") or served,
+        workload,
+        manner,
+        tuple(_trial(one, plain if apart else None) for one in own),
+        {one.name: _settings(one) for one in own} | {OFF: _off(apart=apart)},
+        options.seed,
+        (*workload.notes, *(note for one in own for note in one.notes)),
+    )
+
+
+def _trial(variant: Variant, plain: Mapping[str, str] | None) -> Trial:
+    """A variant and `off`: in the same engine, or with another one beside it."""
+    if plain is None:
+        return Trial.of_engine(variant.name, variant.environment, {OFF: 0, variant.name: None})
+    arms = (Arm(OFF, place=0), Arm(variant.name, place=1))
+    return Trial(variant.name, arms, at_once(plain, variant.environment))
+
+
+def at_once(*environments: Mapping[str, str]) -> tuple[Place, ...]:
+    """Workers that live at once; of a GPU's memory each takes its part."""
+    share, count = {}, len(environments)
+    if count > 1 and provenance.has_gpu() and not text_of(environments[0], "KV_CACHE_MEMORY_BYTES"):
+        whole = float(text_of(environments[0], "GPU_MEMORY_UTILIZATION") or GPU_SHARE)
+        share = {"GPU_MEMORY_UTILIZATION": f"{whole / count:.3f}"}
+    return tuple(Place({**one, **share}) for one in environments)
+
+
+def _settings(variant: Variant) -> str:
+    return json.dumps(variant.config, ensure_ascii=False)
+
+
+def _off(*, apart: bool) -> str:
+    return "an engine without speculation beside it" if apart else "K = 0 in the same engine"
+
+
+async def _of_servers(
+    options: Namespace, environment: Mapping[str, str], workload: Workload, manner: Manner
+) -> Plan:
+    """The plan for servers that run."""
+    if options.variants or options.off == "engine":
+        raise ConfigurationError(
+            ["--url: a server that runs is measured as it is; allowed: no --with, no --off engine"]
+        )
+    key = environment.get(options.api_key_from, "")
+    url = _base("--url", options.url)
+    server = MeasuredServer.of(url, key)
+    await server.look()
+    method = str((server.overview or {}).get("method") or "on")
+    places: tuple[Place, ...] = (Place(url=url, key=key),)
+    if options.off_url:
+        places = (Place(url=_base("--off-url", options.off_url), key=key), *places)
+        arms: tuple[Arm, ...] = (Arm(OFF, place=0), Arm(method, place=1))
+        off = f"the server at {places[0].url}"
+    elif server.largest:
+        arms = (Arm(OFF, 0), Arm(method, server.initial or server.largest))
+        off = "K = 0 in the same engine"
+    else:
+        raise ConfigurationError(
+            [
+                f"--url {url}: K cannot be changed there, so that it cannot be measured without "
+                "speculation; allowed: a worker of this project that speculates, or --off-url "
+                "with a server without speculation"
+            ]
+        )
+    settings = {method: f"the server at {url}, K = {server.initial}", OFF: off}
+    if server.overview is None:
+        settings[method] = f"the server at {url}"
+    trial = Trial(method, arms, places)
+    return Plan(server.model, workload, manner, (trial,), settings, options.seed, workload.notes)
+
+
+def _base(option: str, url: str) -> str:
+    """A server's address without `/v1`.
+
+    Raises:
+        ConfigurationError: it is none, or has a password in it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise ConfigurationError(
+            [f"{option}: is no address of a server; allowed: http://HOST:PORT, without a password"]
+        )
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def lines(plan: Plan) -> Sequence[str]:
+    """The plan as a person reads it."""
+    manner, count = plan.manner, len(plan.workload.prompts)
+    each = ", ".join(
+        f"{manner.requests(count, concurrency)} at {concurrency}"
+        for concurrency in manner.concurrencies
+    )
+    length = f"{manner.tokens} tokens each" if manner.tokens else "to their own end"
+    return [
+        f"model: {plan.model}",
+        f"workload: {plan.workload.name}, {count} prompts: {plan.workload.description}",
+        *(f"variant {name}: {text}" for name, text in plan.settings.items()),
+        f"requests in flight: {', '.join(map(str, manner.concurrencies))}",
+        f"rounds of each variant at each: {manner.rounds}, and one to warm up",
+        f"requests of a round: {each}",
+        f"answers: {length}, at most {max(map(manner.longest, plan.workload.prompts))} tokens",
+    ]
