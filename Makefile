@@ -25,12 +25,14 @@ format:  ## Format and fix what can be fixed
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-bench:  ## Measure what the worker costs over the bare engine, and what acceptance rules do
+bench:  ## Measure what the worker costs over the bare engine, and what rules and K do
 	@builder/setup.sh test
 	@.venv/bin/python bench/overhead.py
 	@.venv/bin/python bench/jobs.py
 	@.venv/bin/python bench/off.py
 	@.venv/bin/python bench/acceptance.py
+	@.venv/bin/python bench/adaptive.py
+	@.venv/bin/python bench/prediction.py
 
 image-test:  ## Build the Dockerfile on a stand-in base and run the image (root; minutes, gigabytes)
 	@builder/setup.sh test

@@ -1,10 +1,11 @@
 """Fixtures for every test. Engine tests run grouped by the configuration they name."""
 
+import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from specworker.engine import Engine
     from tests.engines import Rack
+    from tests.machine import Making
 
 for variable, value in (PROCESS_DEFAULTS | LOCAL_DEFAULTS).items():
     os.environ.setdefault(variable, value)
@@ -44,6 +46,9 @@ TINY = (
     "tiny probabilistic",
     "tiny typical",
     "tiny typical, sampled",
+    "tiny with an adapter",
+    "tiny steered",
+    "tiny steered, with a draft",
     "eagle",
     "eagle3",
     "mtp",
@@ -92,7 +97,7 @@ def environments(
     demo_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, dict[str, str]]:
     """The variables of each configuration."""
-    from builder import heads, tiny
+    from builder import adapters, heads, tiny
     from builder.mtp import mtp
     from tests import hubs, successors
     from tests.engines import NGRAM, UP_TO_TWO
@@ -101,6 +106,7 @@ def environments(
     target = tiny.write(drafts / "tiny")
     other = tiny.write(drafts / "tiny-draft", layers=1, seed=1)
     padded = tiny.write(drafts / "tiny-padded", padding=8, layers=1, seed=1)
+    adapter = adapters.lora(target, drafts / "adapter")
     medusa = heads.medusa(demo_folder, 3, drafts / "medusa")
     eagle = heads.eagle(target, drafts / "eagle")
     eagle3 = heads.eagle3(target, drafts / "eagle3", vocabulary=20, speculators=True)
@@ -127,6 +133,22 @@ def environments(
     tools = {"ENABLE_AUTO_TOOL_CHOICE": "true", "TOOL_CALL_PARSER": "hermes"}
     tiny_draft = {"MODEL_NAME": str(target), "SPECULATIVE_MODEL": str(other)}
     typical = {"SPEC_DECODING_ACCEPTANCE_METHOD": "typical_acceptance_sampler"}
+    with_adapter = {
+        "MODEL_NAME": str(target),
+        "ENABLE_LORA": "true",
+        "MAX_LORA_RANK": str(adapters.RANK),
+        # On its CPU backend vLLM gives requests without an adapter what is in the last place.
+        "MAX_LORAS": "2",
+        "LORA_MODULES": json.dumps({"name": "adapter", "path": str(adapter)}),
+    }
+    steered = {
+        "SPECULATIVE_ADAPTIVE": "true",
+        "SPECULATIVE_MAX_PROMPT_LEN": "150",
+        "NUM_SPECULATIVE_TOKENS": "6",
+        "MAX_NUM_SEQS": "32",
+        # So little that requests are preempted: two thousand tokens.
+        "KV_CACHE_MEMORY_BYTES": str(2 * 1024**2),
+    }
     own = {
         "plain": tools,
         "ngram": NGRAM | tools,
@@ -163,6 +185,11 @@ def environments(
         "tiny probabilistic": tiny_draft | {"SPECULATIVE_DRAFT_SAMPLE_METHOD": "probabilistic"},
         "tiny typical": tiny_draft | typical,
         "tiny typical, sampled": tiny_draft | typical | {"TYPICAL_ACCEPTANCE_RECOVERY": "sample"},
+        "tiny with an adapter": with_adapter,
+        "tiny steered": with_adapter
+        | steered
+        | {"NGRAM_PROMPT_LOOKUP_MIN": "1", "NGRAM_PROMPT_LOOKUP_MAX": "3"},
+        "tiny steered, with a draft": with_adapter | steered | {"SPECULATIVE_MODEL": str(other)},
         "eagle": {"MODEL_NAME": str(target), "SPECULATIVE_MODEL": str(eagle)},
         "eagle3": {"MODEL_NAME": str(target), "SPECULATIVE_MODEL": str(eagle3)},
         "mtp": {"MODEL_NAME": str(with_mtp), "SPECULATIVE_MODEL": str(with_mtp)},
@@ -174,6 +201,33 @@ def environments(
         | UP_TO_TWO,
     }
     return {name: common | own[name] for name in own}
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from builder import tiny
+
+    return tiny.write(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def machine(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Making"]:
+    """Makes schedulers without a model."""
+    from vllm.v1.engine.core import EngineCore
+
+    from tests.machine import Machine
+
+    # A scheduler that is made corrects the core of its process, here for the test alone.
+    monkeypatch.setattr(EngineCore, "post_step", EngineCore.post_step)
+    made: list[Machine] = []
+
+    def make(**options: Any) -> Machine:
+        made.append(Machine(tiny_folder, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.scheduler.shutdown()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

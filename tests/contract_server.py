@@ -58,6 +58,7 @@ def figures(**other: Any) -> dict[str, Any]:
         "draft": None,
         "num_speculative_tokens": MOST,
         "max_num_speculative_tokens": MOST,
+        "adaptive": None,
         "disable_by_batch_size": None,
         "draft_cost": 0.0,
         "at_zero": None,
@@ -77,6 +78,20 @@ def figures(**other: Any) -> dict[str, Any]:
         "recent": [finished("chatcmpl-82a01adbf8458d8a", 3)],
     }
     return usual | other
+
+
+def adapting(k: int, most: int = MOST, reason: str | None = None) -> dict[str, Any]:
+    """What the same answer says of a K that adapts."""
+    return {
+        "num_speculative_tokens": k,
+        "max_num_speculative_tokens": most,
+        "batch": 1,
+        "tokens_per_step": {str(k): 1 + 0.5 * k for k in range(most + 1)},
+        "milliseconds_per_step": {str(k): 10.0 + k for k in range(most + 1)},
+        "changes": 3,
+        "share_lost_to_trials": 0.008,
+        "reason": reason,
+    }
 
 
 IDLE = {
@@ -178,10 +193,15 @@ class Server:
         if self.refusal:
             return error(*self.refusal)
         previous = self.figures["num_speculative_tokens"]
-        self.figures |= body
+        adaptive = body.get("adaptive", False)
+        most = body.get("num_speculative_tokens", MOST)
+        self.figures["adaptive"] = adapting(previous, most) if adaptive else None
+        if not adaptive:
+            self.figures["num_speculative_tokens"] = most
         return JSONResponse(
             {
-                "num_speculative_tokens": body["num_speculative_tokens"],
+                "num_speculative_tokens": most,
+                "adaptive": adaptive,
                 "previous": previous,
                 "max_num_speculative_tokens": MOST,
                 "takes_effect": "at the next step",

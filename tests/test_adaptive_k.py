@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specworker.adaptive_k import BUDGET, AdaptiveK
-from specworker.step_times import bucket, usual_choices
+from specworker.step_times import bucket, nearest, usual_choices
 
 #: Milliseconds of a step of Llama-3.1-8B on an H100, by batch and by K.
 CHOICES = (0, 1, 3, 4, 5, 7)
@@ -45,7 +45,11 @@ def rising(cost: float, most: int = 4) -> dict[int, float]:
 
 
 class Engine:
-    """Requests that decode, and a controller that chooses their K."""
+    """Requests that decode, and a controller that chooses their K.
+
+    A draft reads nothing while K is 0, and takes `catches_up` milliseconds for each token that
+    it missed.
+    """
 
     def __init__(
         self,
@@ -57,7 +61,9 @@ class Engine:
         most: int | None = None,
         limits: Sequence[int] | None = None,
         choices: Sequence[int] | None = None,
+        catches_up: float = 0.0,
     ) -> None:
+        self.catches_up, self.unread = catches_up, 0
         self.times, self.batch, self.lookup = times, batch, lookup
         self.random = np.random.default_rng(seed)
         self.now = self.tokens = self.seconds = 0.0
@@ -85,7 +91,7 @@ class Engine:
 
     def step(self, accepted: Sequence[float], matching: float = 1.0) -> int:
         """Choose K, have the last step's drafts verified, and say what came of it."""
-        k, asked = self.controller.choose(self.batch), self.asked
+        k, asked = self.controller.choose(self.batch, self.unread), self.asked
         drafted = asked * (self.random.random(self.batch) < matching)
         kept = (self.random.random((self.batch, 1)) < np.array(accepted[:asked])).sum(1)
         kept = np.minimum(kept, drafted)
@@ -93,6 +99,9 @@ class Engine:
             milliseconds, usual = self.takes(float(drafted.mean())), self.usual(k, matching)
         else:
             milliseconds = usual = (self.times[asked] + self.times[k]) / 2
+        missed = self.unread * self.catches_up if k else 0.0
+        milliseconds, usual = milliseconds + missed, usual + missed
+        self.unread = 0 if k or not self.catches_up else self.unread + self.batch
         milliseconds *= self.random.uniform(0.8, 1.2)
         if self.random.random() < 0.01:
             milliseconds *= self.random.uniform(3, 8)
@@ -154,6 +163,17 @@ def test_a_lookup_comes_to_the_best_k(batch: int, text: str, matching: float) ->
     check_cell(engines, ACCEPTANCE[text], matching)
 
 
+@pytest.mark.parametrize("text", ["copy", "prose", "none"])
+@pytest.mark.parametrize("batch", [1, 12])
+def test_a_draft_that_has_to_catch_up_is_tried_when_that_is_not_too_dear(
+    batch: int, text: str
+) -> None:
+    # A token that was missed costs as much as one that is drafted: resting has put it off.
+    catches_up = 10 * 0.2 / batch
+    engines = [Engine(rising(0.2), batch, seed, catches_up=catches_up) for seed in SEEDS]
+    check_cell(engines, ACCEPTANCE[text])
+
+
 @pytest.mark.parametrize("between", ["prose", "none"])
 @pytest.mark.parametrize(
     ("times", "batch"),
@@ -205,6 +225,22 @@ def test_steps_of_many_sizes_share_what_is_known_of_drafts() -> None:
         engine.step(ACCEPTANCE["copy"])
     assert engine.tokens / engine.seconds > 0.97 * engine.goodput(4, ACCEPTANCE["copy"])
     assert engine.controller.state().trials < 0.02
+
+
+def test_what_is_dear_in_a_large_batch_is_tried_in_a_small_one() -> None:
+    for seed in SEEDS:
+        engine = Engine(rising(1.5), 12, seed)
+        for _ in range(500):
+            engine.step(ACCEPTANCE["copy"])
+        assert engine.controller.state().tokens == 0
+        engine.batch, engine.times = 1, rising(0.1)
+        for _ in range(60):
+            engine.step(ACCEPTANCE["copy"])
+        before = engine.tokens, engine.seconds
+        for _ in range(100):
+            engine.step(ACCEPTANCE["copy"])
+        reached = (engine.tokens - before[0]) / (engine.seconds - before[1])
+        assert reached > 0.9 * engine.goodput(4, ACCEPTANCE["copy"])
 
 
 def test_no_batch_gets_a_larger_k_than_its_limit() -> None:
@@ -297,6 +333,23 @@ def test_a_change_is_told_in_words() -> None:
     assert "times as fast" in engine.changes[-1]
 
 
+def test_requests_that_are_new_are_tried_soon() -> None:
+    def found(*, told: bool) -> float:
+        engine = Engine(TABLES[16], 16, 1)
+        for _ in range(600):
+            engine.step(ACCEPTANCE["none"])
+        if told:
+            engine.controller.renew(1.0)
+        before = engine.tokens, engine.seconds
+        for _ in range(60):
+            engine.step(ACCEPTANCE["copy"])
+        return (engine.tokens - before[0]) / (engine.seconds - before[1])
+
+    best = Engine(TABLES[16], 16, 1).goodput(7, ACCEPTANCE["copy"])
+    assert found(told=True) > 0.7 * best
+    assert found(told=False) < 0.9 * found(told=True)
+
+
 def test_what_rested_for_very_long_is_still_known() -> None:
     controller = AdaptiveK(4)
     controller.observe_drafts(4, [4] * 50, [0] * 50)
@@ -314,6 +367,11 @@ def test_choices_that_make_no_sense_are_refused(choices: tuple[int, ...]) -> Non
 def test_sizes_of_about_the_same_cost_are_measured_together() -> None:
     first = [size for size in range(1, 65) if bucket(size) != bucket(size - 1)]
     assert first == [1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49]
+
+
+def test_only_steps_without_any_draft_are_taken_for_such() -> None:
+    found = [nearest((0, 1, 2, 4), drafted) for drafted in (0.0, 0.1, 1.4, 1.6, 3.5, 9.0)]
+    assert found == [0, 1, 1, 2, 3, 3]
 
 
 def test_a_large_k_has_few_choices() -> None:

@@ -45,12 +45,14 @@ from vllm.transformers_utils.configs.medusa import MedusaConfig
 from vllm.transformers_utils.configs.mlp_speculator import MLPSpeculatorConfig
 from vllm.utils import cpu_triton_utils
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core import EngineCore, EngineCoreProc
 from vllm.v1.engine.core_client import AsyncMPClient
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics import loggers, reader, stats
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.spec_decode import metrics
@@ -200,7 +202,7 @@ def test_the_kinds_of_options_are_those_that_variables_are_translated_for() -> N
 
 
 def test_every_method_is_one_of_vllms() -> None:
-    assert set(get_args(Method)) - {"self"} <= set(get_args(SpeculativeMethod))
+    assert set(get_args(Method)) - {"self", "prediction"} <= set(get_args(SpeculativeMethod))
 
 
 def written_keys() -> set[str]:
@@ -827,7 +829,7 @@ def test_the_engines_core_calls_any_attribute_of_its_own_by_name() -> None:
     assert "(method := getattr(self, method_name))" in handled
     checked = inspect.getsource(EngineCoreProc._convert_msgspec_args)
     assert "assert len(args) <= len(arg_types)" in checked
-    assert parameters(scheduler.ChangeableK.__call__) == ["self", "operation", "value"]
+    assert parameters(scheduler.Steered.__call__) == ["self", "operation", "value"]
     asked = inspect.signature(AsyncMPClient.call_utility_async).parameters
     assert list(asked) == ["self", "method", "args"]
 
@@ -852,6 +854,28 @@ def test_the_lookup_is_what_tells_a_drafter_its_k_and_keeps_first_steps_short() 
     assert len(re.findall(told, scheduled)) == 1
     assert "(self.num_spec_tokens > 0 and self.dynamic_sd_lookup is None)" in scheduled
     assert scheduled.count("dynamic_sd_lookup") == 3
+
+
+def test_a_step_tells_what_a_k_that_adapts_is_judged_by() -> None:
+    of_step = {field.name for field in dataclasses.fields(SchedulerOutput)}
+    assert of_step >= {
+        "num_scheduled_tokens",
+        "scheduled_spec_decode_tokens",
+        "scheduled_new_reqs",
+        "scheduled_cached_reqs",
+        "finished_req_ids",
+        "num_spec_tokens_to_schedule",
+    }
+    assert "req_id" in {field.name for field in dataclasses.fields(NewRequestData)}
+    assert "resumed_req_ids" in {field.name for field in dataclasses.fields(CachedRequestData)}
+    of_model = {field.name for field in dataclasses.fields(ModelRunnerOutput)}
+    assert of_model >= {"sampled_token_ids", "req_id_to_index"}
+    # The step that the scheduler made is the one whose tokens come.
+    stepped = inspect.getsource(EngineCore.step)
+    assert "scheduler_output = self.scheduler.schedule(" in stepped
+    assert re.search(r"update_from_output\(\s*scheduler_output, model_output", stepped)
+    batched = inspect.getsource(EngineCore.step_with_batch_queue)
+    assert re.search(r"update_from_output\(\s*scheduler_output, model_output", batched)
 
 
 def test_what_waits_for_a_request_is_its_list_of_drafts() -> None:

@@ -75,6 +75,7 @@ async def test_k_takes_effect_while_a_request_runs_and_leaves_its_text_alone(
     await generated(16, request)
     assert await set_tokens(running, 1) == {
         "num_speculative_tokens": 1,
+        "adaptive": False,
         "previous": most,
         "max_num_speculative_tokens": most,
         "takes_effect": "at the next step",
@@ -124,9 +125,41 @@ async def test_no_other_k_is_taken(engine: Engine, tokens: Any) -> None:
 
 @pytest.mark.engine("ngram")
 async def test_the_engine_survives_a_k_that_only_its_scheduler_refuses(engine: Engine) -> None:
-    with pytest.raises(Exception, match="allowed: set_num_speculative_tokens from 0 to 3"):
+    with pytest.raises(Exception, match="allowed: set_num_speculative_tokens or adapt, from 0"):
         await engine.set_tokens(4)
     await complete(engine, COPIED, max_tokens=8)
+
+
+@pytest.mark.engine("ngram")
+async def test_k_adapts_to_the_text_that_is_written(engine: Engine) -> None:
+    asked: dict[str, Any] = {"prompt": LETTERS, "max_tokens": 160, "ignore_eos": True}
+    expected = await complete(engine, **asked)
+    try:
+        status, said = await ask(engine, "PATCH", {"adaptive": True})
+        assert status == 200
+        assert (said["adaptive"], said["num_speculative_tokens"], said["previous"]) == (True, 3, 3)
+        before = acceptance.read()
+        found = await complete(engine, **asked)
+        assert found["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
+        copied = acceptance.read() - before
+        assert copied.accepted > 60
+        # As it shows at most a second later, without that anybody asks the engine.
+        async with asyncio.timeout(10):
+            while not (shown := (await ask(engine, "GET"))[1])["adaptive"]["changes"]:
+                await asyncio.sleep(0.1)
+        adaptive = shown["adaptive"]
+        assert shown["num_speculative_tokens"] == adaptive["num_speculative_tokens"] > 0
+        assert adaptive["reason"].startswith("K 0 → ")
+        assert adaptive["tokens_per_step"]["3"] > 2
+        assert adaptive["milliseconds_per_step"]["0"] > 0
+        before = acceptance.read()
+        await complete(engine, "Once", max_tokens=60, temperature=2.0, seed=1, ignore_eos=True)
+        written = acceptance.read() - before
+        assert written.drafted - written.accepted < 30
+    finally:
+        await set_tokens(engine, 3)
+    shown = (await ask(engine, "GET"))[1]
+    assert (shown["num_speculative_tokens"], shown["adaptive"]) == (3, None)
 
 
 @pytest.mark.engine("ngram")

@@ -23,6 +23,16 @@ def test_the_usage_of_a_response_in_the_other_words_is_understood() -> None:
     assert "prompt=3 completion=2" in record.line
 
 
+def test_a_prediction_is_told_by_what_of_it_came_true() -> None:
+    record = JobRecord()
+    details: dict[str, Any] = {"accepted_prediction_tokens": 7, "rejected_prediction_tokens": 2}
+    record.note({"usage": {"completion_tokens": 9, "completion_tokens_details": details}})
+    assert " prediction accepted=7/9" in record.line
+    for without in (None, {"reasoning_tokens": 1}):
+        record.note({"usage": {"completion_tokens": 9, "completion_tokens_details": without}})
+        assert "prediction" not in record.line
+
+
 def test_only_the_first_output_counts_for_the_time_to_it() -> None:
     record = JobRecord()
     record.first_output()

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from specworker import live
 from specworker.acceptance import Acceptance
+from specworker.adaptation import Adaptation
 from specworker.live import Finished, Live, Setup
 
 SETUP = Setup(method="ngram", tokens=3)
@@ -235,3 +238,50 @@ def test_a_schedules_k_for_a_batch() -> None:
     setup = Setup("ngram", None, 3, (0, 3, 1, 0))
     assert [setup.tokens_at(batch) for batch in (1, 2, 3, 99)] == [3, 1, 0, 0]
     assert Setup("ngram", None, 3).tokens_at(99) == 3
+
+
+# K that adapts.
+
+
+def test_k_is_what_was_last_heard_of_it_while_it_adapts(engine: Live) -> None:
+    engine.hear(Adaptation(3, 1))
+    assert (engine.tokens, engine.adaptation) == (3, None)  # it was set
+    engine.adapt(3)
+    assert (engine.tokens, engine.adaptation) == (3, Adaptation(3))
+    engine.hear(Adaptation(3, 1, changes=2))
+    assert (engine.tokens, engine.adaptation) == (1, Adaptation(3, 1, changes=2))
+    engine.adapt(2)
+    engine.hear(Adaptation(3, 3))  # of before the bound was another
+    assert (engine.tokens, engine.adaptation) == (1, Adaptation(2))
+    engine.change(1)
+    assert (engine.tokens, engine.adaptation) == (1, None)
+
+
+def test_where_it_adapts_from_the_start_it_starts_at_zero() -> None:
+    live = Live(replace(SETUP, adaptive=True))
+    assert (live.tokens, live.adaptation) == (0, Adaptation(3))
+
+
+def test_a_request_has_no_k_of_its_own_while_it_adapts(engine: Live, clock: Clock) -> None:
+    clock.now += 5
+    engine.adapt(3)
+    clock.now += 5
+    engine.finish(request())
+    engine.change(3)
+    clock.now += 5
+    engine.finish(request())
+    assert [one.k for one in engine.finished()] == [3, None]
+
+
+def test_what_k_adapts_to_does_not_start_the_time_since_a_change_anew(
+    engine: Live, clock: Clock
+) -> None:
+    clock.now += 5
+    engine.adapt(3)
+    for tokens in (1, 2, 0):
+        clock.now += 4
+        engine.hear(Adaptation(3, tokens))
+        engine.adapt(3)
+    assert engine.since_change().seconds == 12
+    engine.change(0)
+    assert engine.since_change().seconds == 0

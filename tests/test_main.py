@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from specworker import baked, download
 from specworker.errors import ConfigurationError
 from specworker.hub_cache import Found, Models
-from specworker.main import configure, load
+from specworker.main import V2_RUNNER, configure, load
 from tests import hubs
 
 HANDLER = Path(__file__).parents[1] / "handler.py"
@@ -285,6 +285,43 @@ def test_a_user_may_start_in_spite_of_findings(
     assert [model.name for model in fetched[0] if model] == [TARGET, DRAFT]
     for expected in FOUND:
         assert any(line.startswith(expected) for line in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("changed", "runner"),
+    [
+        ({}, "0"),
+        ({"SPECULATIVE_METHOD": "prediction"}, "0"),
+        ({"SPECULATIVE_PREDICTION": "false"}, None),
+        ({"SPEC_DECODING_ACCEPTANCE_METHOD": "block"}, None),
+        ({V2_RUNNER: "1"}, "1"),
+        ({"SPECULATIVE_METHOD": "suffix"}, None),
+    ],
+    ids=str,
+)
+def test_lookups_run_where_predictions_are_taken_unless_the_user_says_otherwise(
+    undownloaded: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+    runner: str | None,
+) -> None:
+    environment = {
+        "MODEL_NAME": TARGET,
+        "SPECULATIVE_METHOD": "ngram",
+        "HF_HUB_CACHE": undownloaded["HF_HUB_CACHE"],
+        "MAX_NUM_SEQS": "4",
+    } | changed
+    told: list[str | None] = []
+
+    def fetch_all(*_: Any) -> Models:
+        told.append(environment.get(V2_RUNNER))
+        raise ConfigurationError(["the download began"])
+
+    monkeypatch.setattr(download, "fetch_all", fetch_all)
+    with pytest.raises(ConfigurationError, match="the download began"):
+        load(environment, *configure(environment))
+    assert told == [runner]
+    assert environment.get(V2_RUNNER) == changed.get(V2_RUNNER)  # a start that failed
 
 
 def test_a_draft_that_does_not_fit_ends_in_plain_decoding_where_the_user_says_so(

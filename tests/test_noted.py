@@ -1,5 +1,6 @@
 """The worker's layer around vLLM's application: what it refuses, rewrites and notes."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -8,8 +9,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from specworker import asgi
-from specworker.noted import Noted, noted
+from specworker import asgi, predicted
+from specworker.noted import STATE, Noted, noted
+from specworker.request_speculation import RequestSpeculation
 from specworker.unsupported import Unsupported
 
 CHAT = "/v1/chat/completions"
@@ -261,3 +263,125 @@ async def test_what_is_no_answer_has_no_notes(
 def test_an_answer_whose_error_is_none_is_one() -> None:
     body = noted(b'{"error": null, "status": "completed"}', ["off"])
     assert json.loads(body)["metrics"] == {"notes": ["off"]}
+
+
+PREDICTION = {"type": "content", "content": "five six"}
+TAKES = RequestSpeculation(4, unpredicted=None)
+
+
+async def tokenize(text: str) -> list[int]:
+    return [len(word) for word in text.split()]
+
+
+def layer(app: Answering, takes: RequestSpeculation = TAKES, **more: Any) -> Noted:
+    return Noted(app, speculation=takes, tokenize=tokenize, **more)
+
+
+async def test_what_a_request_says_of_its_speculation_is_told_in_vllms_terms() -> None:
+    app = answering({"id": "x"})
+    asked = {"messages": [], "speculation": {"enabled": False}, "n": 2}
+    _, body = await ask(layer(app), asked)
+    assert app.asked == {"messages": [], "n": 2, "vllm_xargs": {"num_speculative_tokens": 0}}
+    lengths = [value for name, value in app.scope["headers"] if name == b"content-length"]
+    assert lengths == [str(len(app.messages[0]["body"])).encode()]
+    assert json.loads(body) == {"id": "x"}
+
+
+async def test_what_cannot_be_kept_to_does_not_reach_the_engine() -> None:
+    app = Answering()
+    response, body = await ask(layer(app), {"speculation": {"num_speculative_tokens": 5}})
+    assert (app.messages, response.status) == ([], 400)
+    error = json.loads(body)["error"]
+    assert (error["code"], error["type"], error["param"]) == (400, "BadRequestError", "speculation")
+
+
+async def test_one_body_can_have_fields_left_out_and_others_told() -> None:
+    app = answering({"id": "x"})
+    asked = {**ASKED, "speculation": {"num_speculative_tokens": 2}}
+    _, body = await ask(layer(app, unsupported=Unsupported(drops=True)), asked)
+    assert app.asked == {"messages": [], "vllm_xargs": {"num_speculative_tokens": 2}}
+    assert len(json.loads(body)["metrics"]["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": "On speculation and prediction, \u00e9"}]},
+        {"vllm_xargs": {"num_speculative_tokens": 2}},
+        {"sampling_params": {"speculation": {}}},
+        [],
+    ],
+)
+async def test_a_body_without_these_fields_passes_byte_by_byte(body: Any) -> None:
+    app = Answering()
+    await ask(layer(app), body)
+    assert app.messages[0]["body"] == json.dumps(body).encode()
+
+
+async def test_fields_that_say_nothing_are_not_handed_on() -> None:
+    app = Answering()
+    empty = {"type": "content", "content": ""}
+    await ask(layer(app), {"n": 1, "speculation": None, "prediction": empty})
+    assert app.asked == {"n": 1}
+
+
+class Writing(Answering):
+    """An application that writes token ids for the choices of a request, and then answers."""
+
+    def __init__(self, *choices: list[int], pieces: Sequence[bytes], kind: dict[str, str]) -> None:
+        super().__init__(pieces, kind)
+        self._choices = choices
+        self.prediction: predicted.Predicted | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.prediction = predicted.current.get()
+        for choice, written in enumerate(self._choices):
+            if self.prediction is not None:
+                self.prediction.watch(choice, written.copy)
+        await super().__call__(scope, receive, send)
+
+
+USAGE = b'{"id":"x","choices":[],"usage":{"completion_tokens":3}}'
+
+
+@pytest.mark.parametrize("kind", [JSON, EVENTS], ids=["whole", "streamed"])
+async def test_an_answer_to_a_prediction_says_how_much_of_it_came_true(kind: Any) -> None:
+    text = b'data: {"id":"x","choices":[{"index":0}]}\n\n'
+    pieces = [USAGE] if kind is JSON else [text, b"data: " + USAGE + b"\n\n", b"data: [DONE]\n\n"]
+    app = Writing([4, 3], [9], pieces=pieces, kind=kind)
+    response, body = await ask(layer(app), {"n": 2, "prediction": PREDICTION})
+    assert app.asked == {"n": 2, "vllm_xargs": {"prediction_ids": [4, 3]}}
+    if kind is EVENTS:
+        before, event, end = body.partition(text)
+        assert (before, event) == (b"", text)
+        body, _, end = end.removeprefix(b"data: ").partition(b"\n\n")
+        assert end == b"data: [DONE]\n\n"
+    assert json.loads(body)["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 2,
+        "rejected_prediction_tokens": 2,
+    }
+    assert response.scope["state"][STATE] is app.prediction
+
+
+async def test_an_answer_without_a_prediction_stays_as_it_is_and_knows_of_none() -> None:
+    async with asyncio.TaskGroup() as side_by_side:
+        apps = [Writing([4, 3], pieces=[USAGE], kind=JSON) for _ in range(2)]
+        with_it = side_by_side.create_task(ask(layer(apps[0]), {"prediction": PREDICTION}))
+        without = side_by_side.create_task(ask(layer(apps[1]), {"n": 1}))
+    assert with_it.result()[1] != USAGE
+    assert without.result()[1] == USAGE
+    assert (apps[0].prediction is None, apps[1].prediction is None) == (False, True)
+
+
+async def test_a_prediction_is_known_for_as_long_as_its_request_is_answered() -> None:
+    content = json.dumps({"prediction": PREDICTION}).encode()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": content}
+
+    async def send(message: Message) -> None:
+        assert predicted.current.get() is not None
+
+    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": []}
+    await layer(Answering())(scope, receive, send)
+    assert predicted.current.get() is None

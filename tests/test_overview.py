@@ -1,6 +1,9 @@
+import pytest
+
 from specworker import overview
 from specworker.acceptance import Acceptance
 from specworker.acceptance_rule import AcceptanceRule
+from specworker.adaptation import Adaptation
 from specworker.live import SHOWN, Finished, Live, Setup
 
 STEP = Acceptance(20, 10, 30, 19, (9, 6, 4), (10, 10, 10))
@@ -60,6 +63,7 @@ def test_everything_is_told_as_documented() -> None:
         "draft": None,
         "num_speculative_tokens": 3,
         "max_num_speculative_tokens": 3,
+        "adaptive": None,
         "disable_by_batch_size": 2,
         "draft_cost": 0.0,
         "at_zero": None,
@@ -113,6 +117,42 @@ def test_the_line_of_the_log_has_the_verdict_and_its_grounds() -> None:
     assert overview.line(live) == (
         "speculation: 2.9 tokens per step: paying off (an estimate); accepted 19 of 30 drafted "
         "(90% 60% 40%); ngram K=3; 4.0 tokens/s; TPOT 12.5 ms, p95 12.5 ms; 2 running, 1 waiting"
+    )
+
+
+def adapting() -> Live:
+    """The same engine, whose K adapts and has come to 2."""
+    live = running(Setup("ngram", None, 3, adaptive=True))
+    yields, seconds = {0: 1.0, 1: 1.6, 2: 2.1}, {0: 0.01, 1: 0.012, 2: 0.014}
+    live.hear(Adaptation(3, 2, 12, yields, seconds, 5, 0.0072, "K 0 → 2: it pays"))
+    return live
+
+
+def test_a_k_that_adapts_is_told_with_what_is_known_of_it() -> None:
+    said = overview.of(adapting()).model_dump()
+    assert said["num_speculative_tokens"] == 2
+    assert said["adaptive"] == {
+        "num_speculative_tokens": 2,
+        "max_num_speculative_tokens": 3,
+        "batch": 12,
+        "tokens_per_step": {0: 1.0, 1: 1.6, 2: 2.1},
+        "milliseconds_per_step": pytest.approx({0: 10.0, 1: 12.0, 2: 14.0}),
+        "changes": 5,
+        "share_lost_to_trials": 0.0072,
+        "reason": "K 0 → 2: it pays",
+    }
+    unknown = overview.of(Live(Setup("ngram", None, 3, adaptive=True))).adaptive
+    assert unknown is not None
+    assert (unknown.num_speculative_tokens, unknown.reason) == (0, None)
+    assert unknown.milliseconds_per_step == {}
+
+
+def test_the_line_of_the_log_says_that_k_adapts() -> None:
+    assert overview.line(adapting()) == (
+        "speculation: 2.9 tokens per step, K adapts and is 2, about 1.5 times as fast as at K = 0: "
+        "paying off (an estimate); accepted 19 of 30 drafted (90% 60% 40%); ngram K=2 (adapts up "
+        "to 3, 5 changes, 0.7% for trials); 4.0 tokens/s; TPOT 12.5 ms, p95 12.5 ms; 2 running, "
+        "1 waiting"
     )
 
 

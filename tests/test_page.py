@@ -15,6 +15,7 @@ from tests.contract_server import (
     MODEL,
     PLAIN,
     Server,
+    adapting,
     figures,
     finished,
     piece,
@@ -393,6 +394,50 @@ async def test_a_k_that_the_server_refuses_stays_and_its_reason_is_shown(
         assert await barriers(page) == ""
 
 
+async def test_k_that_adapts_shows_what_it_came_to_and_why(
+    browser: Browser, server: Server, url: str
+) -> None:
+    reason = "K 4 → 2: 1.9 tokens per step at batch 3, 1.12 times as fast"
+    server.figures |= {"num_speculative_tokens": 2, "adaptive": adapting(2, 3, reason)}
+    async with opened(browser, url) as page:
+        await live(page)
+        await expect(page.locator("#k")).to_have_text("2")
+        await expect(page.locator("#k-most")).to_have_text("adapts, up to 3")
+        await expect(page.locator("#adapted")).to_have_text(reason)
+        await expect(page.locator("#why")).to_contain_text("by the times that steps took")
+        server.figures |= {"num_speculative_tokens": 0, "adaptive": adapting(0, 3, "K 2 → 0: no")}
+        await expect(page.locator("#adapted")).to_have_text("K 2 → 0: no")
+        await expect(page.locator("#toggle")).to_have_text("Stop drafting, K = 0")
+        assert await barriers(page) == ""
+
+
+async def test_k_is_let_adapt_and_kept_where_it_is(
+    browser: Browser, server: Server, url: str
+) -> None:
+    async with opened(browser, url) as page:
+        await live(page)
+        await expect(page.locator("#adapted")).to_be_hidden()
+        await page.click("#adapt")
+        await expect(page.locator("#answer")).to_have_text(
+            "K adapts, up to 4; it takes effect at the next step."
+        )
+        await expect(page.locator("#k-most")).to_have_text("adapts, up to 4")
+        await expect(page.locator("#adapted")).to_have_text("K has not changed yet.")
+        await page.click("#adapt")
+        await expect(page.locator("#answer")).to_contain_text("The server set K to 4")
+        await expect(page.locator("#adapted")).to_be_hidden()
+        await page.click("#adapt")
+        await expect(page.locator("#k-most")).to_have_text("adapts, up to 4")
+        await page.click("#toggle")
+        await expect(page.locator("#k-most")).to_have_text("off, at most 4")
+        assert server.bodies("PATCH", "/speculation") == [
+            {"adaptive": True},
+            {"num_speculative_tokens": 4},
+            {"adaptive": True},
+            {"num_speculative_tokens": 0},
+        ]
+
+
 # The prompt
 
 
@@ -574,7 +619,7 @@ async def test_every_control_is_reached_by_keyboard_and_shows_it(
     async with opened(browser, url) as page:
         await live(page)
         reached = []
-        for _ in range(9):
+        for _ in range(10):
             await page.keyboard.press("Tab")
             name, outline = await page.evaluate(
                 """() => {
@@ -588,7 +633,8 @@ async def test_every_control_is_reached_by_keyboard_and_shows_it(
             assert outline == "solid 3px", name
             reached.append(name)
         assert reached == [
-            *("slider", "toggle", "over", "prompt", "most", "temperature", "send", "text", "scroll")
+            *("slider", "toggle", "adapt", "over", "prompt"),
+            *("most", "temperature", "send", "text", "scroll"),
         ]
 
 
@@ -616,6 +662,14 @@ async def test_nothing_moves_as_the_figures_change(
         ):
             server.figures |= other
             await polled(server, 2)
+        assert await page.evaluate("shifts") == []
+        # That K adapts brings a line of its own; what it comes to moves nothing.
+        server.figures["adaptive"] = adapting(0)
+        await expect(page.locator("#adapted")).to_be_visible()
+        await page.evaluate("shifts.length = 0")
+        reason = "K 0 → 4: 3.1 tokens per step at batch 1, 1.62 times as fast"
+        server.figures |= {"num_speculative_tokens": 4, "adaptive": adapting(4, reason=reason)}
+        await polled(server, 2)
         assert await page.evaluate("shifts") == []
 
 

@@ -1,151 +1,19 @@
-"""A K that changes while the scheduler runs: with real schedulers of vLLM and no model.
+"""A K that changes while the scheduler runs."""
 
-A step's tokens are made up. With asynchronous scheduling a step is made while the one
-before it still runs, which the CPU backend never does.
-"""
-
-from collections import deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from vllm.engine.arg_utils import EngineArgs
-from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
-from vllm.v1.request import Request
-from vllm.v1.structured_output import StructuredOutputManager
 
-from builder import tiny
 from specworker.inside_vllm.scheduler import (
+    ADAPT,
     SET_TOKENS,
-    ChangeableK,
-    make_scheduler,
     tells_drafter,
 )
-
-MOST = 4
-BLOCK = 16
-NGRAM = {"method": "ngram", "num_speculative_tokens": MOST, "prompt_lookup_max": 3}
-#: Four tokens for up to two requests, one for three, none for more.
-SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 2, MOST], [3, 3, 1], [4, 64, 0]]}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write(tmp_path_factory.mktemp("scheduler") / "model")
-
-
-class Machine:
-    """A scheduler, and in the place of the model one that accepts every second draft."""
-
-    def __init__(self, model: Path, *, overlaps: bool, told: bool = True, **speculative: Any):
-        config = EngineArgs(
-            model=str(model),
-            speculative_config=NGRAM | speculative,
-            max_num_seqs=8,
-            max_model_len=2048,
-            per_request_spec_decode_metrics="summary",
-            enable_prefix_caching=False,
-        ).create_engine_config()
-        config.scheduler_config.async_scheduling = overlaps
-        config.cache_config.num_gpu_blocks = 1000
-        if not told:
-            config.speculative_config.method = "custom_class"
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        self.scheduler = make_scheduler(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(1000, [], [KVCacheGroupSpec(["layer"], spec)]),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK,
-            log_stats=True,
-        )
-        self._flies: deque[Any] = deque()
-        self._overlaps = overlaps
-        self._verified = 0
-        #: Tokens of each request so far.
-        self.tokens: dict[str, int] = {}
-        #: What the scheduler sent of each request's figures.
-        self.figures: dict[str, Any] = {}
-
-    def ask(self, *names: str, tokens: int = 100, **sampling: Any) -> None:
-        for name in names:
-            asked = SamplingParams(max_tokens=tokens, ignore_eos=True, **sampling)
-            self.scheduler.add_request(Request(name, [1] * 5, asked, None))
-            self.tokens[name] = 0
-
-    def set_tokens(self, tokens: int) -> int:
-        assert isinstance(self.scheduler, ChangeableK)
-        return self.scheduler(SET_TOKENS, tokens)
-
-    def step(self) -> tuple[set[int], int]:
-        """How many drafts each request had verified that has begun, and what a drafter was told."""
-        output = self.scheduler.schedule()
-        self._flies.append(output)
-        drafts = {
-            len(output.scheduled_spec_decode_tokens.get(name, ()))
-            for name in output.num_scheduled_tokens
-            if self.scheduler.requests[name].num_output_tokens
-        }
-        while len(self._flies) > int(self._overlaps):
-            self._land(self._flies.popleft())
-        return drafts, output.num_spec_tokens_to_schedule
-
-    def _land(self, output: Any) -> None:
-        """Have a step's tokens arrive, and with synchronous scheduling its drafts."""
-        names = list(output.num_scheduled_tokens)
-        sampled = []
-        for name in names:
-            accepted = 0
-            for _ in output.scheduled_spec_decode_tokens.get(name, ()):
-                self._verified += 1
-                if self._verified % 2:
-                    break
-                accepted += 1
-            sampled.append([7] * (accepted + 1))
-        rows = {name: row for row, name in enumerate(names)}
-        by_client = self.scheduler.update_from_output(
-            output, ModelRunnerOutput(names, rows, sampled)
-        )
-        for outputs in by_client.values():
-            for one in outputs.outputs:
-                self.tokens[one.request_id] += len(one.new_token_ids)
-                if one.spec_decode_metrics is not None:
-                    self.figures[one.request_id] = one.spec_decode_metrics.to_dict()
-        if not self._overlaps and not self.scheduler.drafted_nothing:
-            told = output.num_spec_tokens_to_schedule
-            drafts = DraftTokenIds(names, [[7] * told for _ in names])
-            self.scheduler.update_draft_token_ids(drafts)
-
-    def run(self) -> None:
-        """Until every request has ended."""
-        while self.scheduler.has_unfinished_requests():
-            self.step()
-
-
-Making = Callable[..., Machine]
-both = pytest.mark.parametrize("overlaps", [False, True], ids=["sync", "async"])
-
-
-@pytest.fixture
-def machine(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
-    # A scheduler that is made corrects the core of its process, here for the test alone.
-    monkeypatch.setattr(EngineCore, "post_step", EngineCore.post_step)
-    made: list[Machine] = []
-
-    def make(**options: Any) -> Machine:
-        made.append(Machine(model, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.scheduler.shutdown()
+from tests.machine import MOST, SCHEDULE, Machine, Making, both
 
 
 def begun(machine: Machine, *names: str, **asked: Any) -> None:
@@ -209,13 +77,13 @@ def test_its_core_fetches_drafts_by_that(machine: Making, overlaps: bool) -> Non
 @both
 def test_at_the_largest_k_all_is_as_vllm_has_it(machine: Making, overlaps: bool) -> None:
     running = machine(overlaps=overlaps)
-    assert running.scheduler.dynamic_sd_lookup is None
-    running.set_tokens(1)
-    assert running.scheduler.dynamic_sd_lookup == [1] * 9
-    running.set_tokens(MOST)
-    assert running.scheduler.dynamic_sd_lookup is None
-    scheduled = machine(overlaps=overlaps, **SCHEDULE).scheduler
-    assert scheduled.dynamic_sd_lookup == [0, 4, 4, 1, 0, 0, 0, 0, 0]
+    for tokens in (MOST, 1, MOST):
+        running.set_tokens(tokens)
+        running.step()
+        assert (running.scheduler.dynamic_sd_lookup is None) == (tokens == MOST)
+    scheduled = machine(overlaps=overlaps, **SCHEDULE)
+    scheduled.step()
+    assert scheduled.scheduler.dynamic_sd_lookup == [0, 4, 4, 1, 0, 0, 0, 0, 0]
 
 
 @both
@@ -267,11 +135,114 @@ def test_what_a_drafter_that_is_not_told_drafts_too_many_is_dropped(
     assert running.tokens == {"a": 200, "b": 200}
 
 
+# K that adapts.
+
+#: As it is handed over where K adapts from the start: the user's limits by the batch apart from
+#: vLLM's, which name every K.
+EVERY_K = {"num_speculative_tokens_per_batch_size": [[1, 1, 4], [2, 2, 3], [3, 3, 2], [4, 64, 0]]}
+ADAPTIVE = {"steering": {"adaptive": True}}
+LIMITED = {"steering": {"adaptive": True, "by_batch": [[1, 2, MOST], [3, 3, 1], [4, 64, 0]]}}
+
+
+def told(machine: Machine, steps: int) -> list[int]:
+    """What the drafter is told in each of the next steps."""
+    return [machine.step()[1] for _ in range(steps)]
+
+
+@both
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_k_adapts_to_what_is_accepted(machine: Making, overlaps: bool, method: str) -> None:
+    running = machine(overlaps=overlaps, method=method, handed_over=ADAPTIVE, **EVERY_K)
+    running.ask("a", "b", tokens=1900)
+    running.accepts = True
+    told(running, 100)
+    assert told(running, 40).count(MOST) > 30
+    state = running.state()
+    assert state
+    assert (state["most"], state["tokens"], state["batch"]) == (MOST, MOST, 2)
+    assert dict(state["yields"])[MOST] == pytest.approx(5.0)
+    assert state["reason"].startswith("K ")
+    running.accepts = False
+    told(running, 100)
+    assert told(running, 60).count(0) > 40
+    state = running.state()
+    assert state
+    assert state["tokens"] == 0
+    assert state["reason"].endswith("tokens per step at batch 2 does not pay")
+    running.accepts = True
+    running.run()
+    assert running.tokens == {"a": 1900, "b": 1900}
+
+
+@both
+def test_k_adapts_until_it_is_set_and_goes_on_by_what_it_knew(
+    machine: Making, overlaps: bool
+) -> None:
+    running = machine(overlaps=overlaps)
+    assert running.state() is None
+    running.accepts = True
+    running.ask("a", tokens=1900)
+    assert running.adapt(MOST) == MOST
+    told(running, 100)
+    known = running.state()
+    assert known
+    assert known["tokens"] == MOST
+    assert running.set_tokens(1) == MOST
+    assert running.state() is None
+    assert set(told(running, 20)) == {1}
+    assert running.adapt(MOST) == 1
+    assert running.state() == known | {"batch": 0, "seconds": running.state()["seconds"]}
+    assert running.step()[1] == MOST
+    assert running.adapt(2) == MOST
+    assert running.state()["changes"] == 0
+    assert max(told(running, 100)) == 2
+    assert running.adapt(0) == 2
+    assert running.state() is None
+    assert set(told(running, 3)) == {0}
+
+
+@both
+def test_k_adapts_within_the_limits_of_the_batch(machine: Making, overlaps: bool) -> None:
+    running = machine(overlaps=overlaps, handed_over=LIMITED, **EVERY_K)
+    running.accepts = True
+    running.ask("a", "b", tokens=1900)
+    told(running, 100)
+    assert max(told(running, 20)) == MOST
+    running.ask("c", tokens=150)
+    running.step()
+    assert max(told(running, 20)) == 1
+    running.ask("d", tokens=20)
+    running.step()
+    assert running.step()[1] == 0
+    while "d" in running.scheduler.requests:
+        k = running.step()[1]
+        assert k == 0 or "d" not in running.scheduler.requests
+    running.run()
+    assert running.tokens == {"a": 1900, "b": 1900, "c": 150, "d": 20}
+
+
+@both
+def test_of_a_drafter_that_is_not_told_k_is_what_is_verified(
+    machine: Making, overlaps: bool
+) -> None:
+    running = machine(overlaps=overlaps, told=False)
+    running.accepts = True
+    running.ask("a", tokens=1900)
+    running.adapt(2)
+    for _ in range(100):
+        drafts, k = running.step()
+        assert (max(drafts, default=0) <= 2, k) == (True, MOST)
+    assert running.state()["tokens"] == 2
+    running.run()
+    assert running.tokens == {"a": 1900}
+
+
+@pytest.mark.parametrize("operation", [SET_TOKENS, ADAPT])
 @pytest.mark.parametrize("value", [-1, MOST + 1])
-def test_no_other_k_is_taken(machine: Making, value: int) -> None:
+def test_no_other_k_is_taken(machine: Making, value: int, operation: str) -> None:
     running = machine(overlaps=False)
     with pytest.raises(ValueError, match=f"from 0 to {MOST}"):
-        running.scheduler(SET_TOKENS, value)
+        running.scheduler(operation, value)
     with pytest.raises(ValueError, match="another"):
         running.scheduler("another", 1)
     assert running.set_tokens(MOST) == MOST

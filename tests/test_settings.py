@@ -15,6 +15,7 @@ SPECULATIVE_INTEGERS = (
     "SPECULATIVE_DISABLE_BY_BATCH_SIZE",
     "SPECULATIVE_DRAFT_TENSOR_PARALLEL_SIZE",
     "SPECULATIVE_MAX_MODEL_LEN",
+    "SPECULATIVE_MAX_PROMPT_LEN",
     "NUM_LOOKAHEAD_SLOTS",
 )
 SPECULATIVE_NUMBERS = (
@@ -48,6 +49,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert (DEFAULTS.max_body_mb, DEFAULTS.vllm_server_dev_mode) == (30, False)
     assert (DEFAULTS.preflight, DEFAULTS.speculative_fallback) == ("error", "off")
     assert DEFAULTS.speculative_unsupported == "reject"
+    assert (DEFAULTS.speculative_adaptive, DEFAULTS.speculative_prediction) == (False, True)
     assert (DEFAULTS.raw_openai_output, DEFAULTS.legacy_native_output) == (True, False)
     others = DEFAULTS.model_dump(
         exclude={
@@ -65,6 +67,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
             "preflight",
             "speculative_fallback",
             "speculative_unsupported",
+            "speculative_adaptive",
+            "speculative_prediction",
         }
     )
     assert set(others.values()) == {None}
@@ -181,7 +185,7 @@ def test_a_share_that_cannot_be_is_refused_by_name(name: str, text: str) -> None
         (
             {"SPECULATIVE_METHOD": "magic"},
             "SPECULATIVE_METHOD=magic: is not allowed; allowed: ngram, draft_model, suffix, "
-            "eagle, eagle3, medusa, mlp_speculator, mtp, self",
+            "eagle, eagle3, medusa, mlp_speculator, mtp, self, prediction",
         ),
         (
             {"SPEC_DECODING_ACCEPTANCE_METHOD": "nonsense"},

@@ -179,6 +179,69 @@ def test_suffix_drafts_as_deep_as_its_tree_unless_told_otherwise() -> None:
     }
 
 
+def test_predictions_draft_long_and_may_be_all_that_does() -> None:
+    decided = resolve(SPECULATIVE_METHOD="prediction")
+    assert decided.config == {"method": "prediction", "num_speculative_tokens": 16}
+    assert decided.only_predictions
+    assert (decided.notes, decided.problems) == ((), ())
+    assert "K=16 by default of method prediction" in decided.line
+    in_json = resolve(SPECULATIVE_CONFIG='{"method": "prediction", "num_speculative_tokens": 8}')
+    assert in_json.config == {"method": "prediction", "num_speculative_tokens": 8}
+    assert in_json.only_predictions
+    assert not resolve(SPECULATIVE_METHOD="ngram").only_predictions
+    decided = resolve(SPECULATIVE_METHOD="prediction", NGRAM_PROMPT_LOOKUP_MAX="4")
+    assert decided.notes == ("NGRAM_PROMPT_LOOKUP_MAX: no effect, with method prediction",)
+    in_json = resolve(SPECULATIVE_CONFIG='{"method": "prediction", "prompt_lookup_max": 4}')
+    assert in_json.config == {"method": "prediction", "num_speculative_tokens": 16}
+    assert in_json.notes == (
+        "SPECULATIVE_CONFIG: prompt_lookup_max: no effect, with method prediction",
+    )
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SPECULATIVE_METHOD": "prediction"},
+        {"SPECULATIVE_CONFIG": '{"method": "prediction", "num_speculative_tokens": 8}'},
+    ],
+)
+def test_predictions_alone_and_no_predictions_is_a_contradiction(
+    environment: dict[str, str],
+) -> None:
+    decided = resolve(SPECULATIVE_PREDICTION="false", **environment)
+    (problem,) = decided.problems
+    assert problem.startswith("SPECULATIVE_PREDICTION=false: ")
+    assert problem.endswith("; allowed: true, or another method")
+    assert resolve(SPECULATIVE_PREDICTION="false", SPECULATIVE_METHOD="ngram").problems == ()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"SPECULATIVE_METHOD": "ngram"}, {"SPECULATIVE_CONFIG": '{"method": "ngram"}'}],
+)
+def test_k_may_adapt_and_long_prompts_not_be_drafted_for_whatever_drafts(
+    environment: dict[str, str],
+) -> None:
+    plain = resolve(**environment)
+    assert (plain.adaptive, plain.max_prompt_len) == (False, None)
+    bounds = {"SPECULATIVE_ADAPTIVE": "true", "SPECULATIVE_MAX_PROMPT_LEN": "512"}
+    decided = resolve(**environment, **bounds)
+    assert (decided.adaptive, decided.max_prompt_len) == (True, 512)
+    assert decided.config == plain.config
+    assert "; K adapts to what it yields; off for prompts above 512 tokens" in decided.line
+    assert (decided.notes, decided.problems) == ((), ())
+
+
+def test_without_speculation_what_bounds_k_has_no_effect_and_is_named() -> None:
+    decided = resolve(SPECULATIVE_ADAPTIVE="true", SPECULATIVE_MAX_PROMPT_LEN="512")
+    assert (decided.config, decided.adaptive, decided.max_prompt_len) == (None, False, None)
+    assert decided.notes == (
+        "SPECULATIVE_MAX_PROMPT_LEN: no effect, speculation is off",
+        "SPECULATIVE_ADAPTIVE: no effect, speculation is off",
+    )
+    assert not speculation.is_set(settings(SPECULATIVE_ADAPTIVE="true"))
+
+
 def test_suffix_has_no_use_for_lookup_bounds_and_says_so() -> None:
     decided = resolve(SPECULATIVE_METHOD="suffix", NGRAM_PROMPT_LOOKUP_MAX="4")
     assert decided.config == {"method": "suffix", "num_speculative_tokens": 24}

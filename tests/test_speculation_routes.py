@@ -12,19 +12,31 @@ NGRAM = Setup(method="ngram", tokens=3)
 
 
 class Scheduler:
-    """In the place of the engine's: remembers its K."""
+    """In the place of the engine's: remembers its K, which adapts to 1."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
+        self.most: int | None = None
 
-    async def set(self, tokens: int) -> int:
-        before, self.tokens = self.tokens, tokens
+    async def set_tokens(self, tokens: int) -> int:
+        before, self.tokens, self.most = self.tokens, tokens, None
         return before
+
+    async def adapt(self, most: int) -> int:
+        before, self.tokens, self.most = self.tokens, 1, most
+        return before
+
+    async def adapting(self) -> dict[str, Any] | None:
+        if self.most is None:
+            return None
+        yields, seconds = [[0, 1.0], [1, 1.5]], [[0, 0.01], [1, 0.012]]
+        known = {"batch": 2, "yields": yields, "seconds": seconds, "changes": 7, "trials": 0.01}
+        return {"most": self.most, "tokens": self.tokens, "reason": "K 0 → 1: it pays"} | known
 
 
 def application(setup: Setup = NGRAM) -> tuple[FastAPI, Live, Scheduler]:
     app, live, scheduler = FastAPI(), Live(setup), Scheduler(setup.tokens)
-    app.include_router(speculation_routes.router(live, scheduler.set))
+    app.include_router(speculation_routes.router(live, scheduler))
     return app, live, scheduler
 
 
@@ -40,6 +52,7 @@ async def test_k_is_set_and_shown() -> None:
         assert status == 200
         assert said == {
             "num_speculative_tokens": tokens,
+            "adaptive": False,
             "previous": previous,
             "max_num_speculative_tokens": 3,
             "takes_effect": "at the next step",
@@ -47,6 +60,46 @@ async def test_k_is_set_and_shown() -> None:
         assert live.tokens == scheduler.tokens == tokens
         status, shown = await ask(app, "GET")
         assert (status, shown["num_speculative_tokens"]) == (200, tokens)
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({"adaptive": True}, 3),
+        ({"adaptive": True, "num_speculative_tokens": 2}, 2),
+    ],
+    ids=str,
+)
+async def test_k_adapts_until_it_is_set(body: Any, most: int) -> None:
+    app, live, scheduler = application()
+    status, said = await ask(app, "PATCH", body)
+    assert status == 200
+    assert said == {
+        "num_speculative_tokens": most,
+        "adaptive": True,
+        "previous": 3,
+        "max_num_speculative_tokens": 3,
+        "takes_effect": "at the next step",
+    }
+    assert scheduler.most == most
+    shown = (await ask(app, "GET"))[1]
+    assert shown["num_speculative_tokens"] == live.tokens == 1
+    assert shown["max_num_speculative_tokens"] == 3
+    assert shown["adaptive"] == {
+        "num_speculative_tokens": 1,
+        "max_num_speculative_tokens": most,
+        "batch": 2,
+        "tokens_per_step": {"0": 1.0, "1": 1.5},
+        "milliseconds_per_step": {"0": 10.0, "1": 12.0},
+        "changes": 7,
+        "share_lost_to_trials": 0.01,
+        "reason": "K 0 → 1: it pays",
+    }
+    status, said = await ask(app, "PATCH", {"num_speculative_tokens": 1, "adaptive": False})
+    assert (status, said["previous"], said["adaptive"]) == (200, 1, False)
+    assert scheduler.most is None
+    shown = (await ask(app, "GET"))[1]
+    assert (shown["num_speculative_tokens"], shown["adaptive"]) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +116,12 @@ async def test_k_is_set_and_shown() -> None:
         ({"num_speculative_tokens": 2, "K": 2}, "K: Extra inputs"),
         ({"k": 2}, "num_speculative_tokens: Field required"),
         ({}, "Field required"),
+        ({"adaptive": False}, "num_speculative_tokens: Field required"),
+        ({"adaptive": 1, "num_speculative_tokens": 2}, "adaptive: Input should be False"),
+        ({"adaptive": True, "num_speculative_tokens": 4}, "=4 is above the largest K"),
+        ({"adaptive": True, "num_speculative_tokens": 0}, "greater than or equal to 1"),
+        ({"adaptive": True, "num_speculative_tokens": "2"}, "valid integer"),
+        ({"adaptive": True, "K": 2}, "K: Extra inputs"),
         ([2], "The body"),
         (2, "The body"),
         (None, "Invalid JSON"),
@@ -78,6 +137,7 @@ async def test_no_other_k_is_taken_and_the_limits_are_named(body: Any, says: str
     assert error["param"] == "num_speculative_tokens"
     assert says in error["message"]
     assert "K an integer from 0 (off) to 3" in error["message"]
+    assert '{"adaptive": true}' in error["message"]
     assert live.tokens == scheduler.tokens == 3
 
 
@@ -98,10 +158,11 @@ def test_what_is_no_json_is_refused_alike(body: bytes) -> None:
 )
 async def test_where_k_cannot_be_changed_the_reason_is_given(setup: Setup, says: str) -> None:
     app, _, scheduler = application(setup)
-    status, said = await ask(app, "PATCH", {"num_speculative_tokens": 1})
-    assert status == said["error"]["code"] == 409
-    assert says in said["error"]["message"]
-    assert scheduler.tokens == setup.tokens
+    for body in ({"num_speculative_tokens": 1}, {"adaptive": True}):
+        status, said = await ask(app, "PATCH", body)
+        assert status == said["error"]["code"] == 409
+        assert says in said["error"]["message"]
+        assert (scheduler.tokens, scheduler.most) == (setup.tokens, None)
 
 
 def test_the_documentation_names_the_routes_their_answers_and_the_largest_k() -> None:
@@ -110,10 +171,14 @@ def test_the_documentation_names_the_routes_their_answers_and_the_largest_k() ->
     assert set(routes) == {"get", "patch"}
     assert set(routes["patch"]["responses"]) == {"200", "409", "422"}
     body = routes["patch"]["requestBody"]["content"]["application/json"]["schema"]
-    wanted = body["properties"]["num_speculative_tokens"]
-    assert (wanted["type"], wanted["minimum"], wanted["maximum"]) == ("integer", 0, 3)
-    assert body["additionalProperties"] is False
+    for form, least, needed in zip(
+        body["anyOf"], (0, 1), ("num_speculative_tokens", "adaptive"), strict=True
+    ):
+        wanted = form["properties"]["num_speculative_tokens"]
+        assert (wanted["type"], wanted["minimum"], wanted["maximum"]) == ("integer", least, 3)
+        assert form["additionalProperties"] is False
+        assert form["required"] == [needed]
     answer = routes["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     assert answer["$ref"].endswith("/Overview")
     properties = schema["components"]["schemas"]["Overview"]["properties"]
-    assert {"verdict", "windows", "recent", "acceptance_rule"} <= set(properties)
+    assert {"verdict", "windows", "recent", "acceptance_rule", "adaptive"} <= set(properties)

@@ -1,10 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from specworker import verdict
 from specworker.acceptance import Acceptance
+from specworker.adaptation import Adaptation
 from specworker.live import Finished, Live, Setup, Window
+from specworker.verdict import Verdict
 
 NGRAM = Setup(method="ngram", tokens=3)
 DRAFT = Setup(method="draft_model", draft="small", tokens=3, cost=0.2)
@@ -89,6 +92,60 @@ def test_what_is_off_says_why(setup: Setup, tokens: int, running: int, text: str
 def test_a_batch_within_the_limit_is_judged() -> None:
     assert of(UP_TO_TWO, window(190), running=2).kind == "paying"
     assert of(UP_TO_TWO, window(190), running=0).kind == "paying"
+
+
+# K that adapts.
+
+#: 2.1 tokens in 1.4 times the time of a step without drafts.
+KNOWN = Adaptation(
+    3, 2, 12, {0: 1.0, 2: 2.1}, {0: 0.010, 2: 0.014}, reason="K 0 → 2: 2.1 tokens per step"
+)
+
+
+def adapting(seen: Window, setup: Setup = NGRAM, running: int = 1, **known: Any) -> Verdict:
+    return verdict.adapting(setup, replace(KNOWN, **known), running, seen)
+
+
+def test_a_k_that_adapts_is_compared_by_the_times_of_its_steps() -> None:
+    text = "2.9 tokens per step, K adapts and is 2, about 1.5 times as fast as at K = 0: paying off"
+    assert adapting(window(190)) == Verdict("paying", text, True)
+    found = adapting(window(190), seconds={0: 0.010, 2: 0.020})
+    assert (found.kind, found.is_estimate) == ("not_paying", True)
+    assert "about 1.1 times as fast as at K = 0: hardly worth it" in found.text
+    assert verdict.ADVICE not in found.text
+
+
+def test_before_its_steps_were_timed_it_is_estimated_as_any_other() -> None:
+    assert adapting(window(77), DRAFT, seconds={}).kind == "paying"
+    assert adapting(window(74), DRAFT, seconds={}).kind == "not_paying"
+
+
+def test_a_k_that_came_to_zero_says_what_did_not_pay() -> None:
+    none = window(0, drafts=0, drafted=0)
+    reason = "K 4 → 0: 1.1 tokens per step at batch 12 does not pay"
+    found = adapting(none, tokens=0, reason=reason)
+    assert found == Verdict("off", f"off for now, K adapts: {reason}")
+    found = adapting(none, tokens=0, reason="")
+    assert found.text == "off for now, K adapts: no larger K has been found to pay"
+
+
+def test_a_k_that_adapts_may_have_nothing_to_say_of() -> None:
+    assert adapting(Window(60.0, Acceptance())).kind == "idle"
+    assert adapting(window(0, drafts=0, drafted=0)).text == "no drafts: nothing matched"
+    assert adapting(window(190), UP_TO_TWO, running=3).text == "off above batch 2"
+    assert adapting(window(190), UP_TO_TWO, running=2).kind == "paying"
+
+
+def test_the_verdict_is_on_the_k_that_adapts_as_long_as_it_does() -> None:
+    live = Live(NGRAM)
+    live.count(Acceptance(32, 10, 30, 20), (1, 0))
+    live.adapt(3)
+    live.hear(KNOWN)
+    live.count(Acceptance(32, 10, 30, 20), (1, 0))
+    assert "K adapts and is 2" in verdict.now(live).text
+    live.change(2)
+    live.count(Acceptance(32, 10, 30, 20), (1, 0))
+    assert "adapts" not in verdict.now(live).text
 
 
 # Measurements.

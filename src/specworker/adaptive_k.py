@@ -8,45 +8,32 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from specworker.adaptation import Adaptation
 from specworker.draft_yield import DraftYield, Shares
-from specworker.step_times import TWICE, StepTimes, bucket, usual_choices
+from specworker.outlook import Outlook
+from specworker.step_times import TWICE, StepTimes, bucket, nearest, usual_choices
+from specworker.trial_budget import Budget, CatchingUp
 
-#: Share of the time that trying another K may lose, and steps' time it may lose at once.
+#: Share of the time that trying another K may lose, and steps' time it may lose at once; half of
+#: it is added for every size of the batch that is new.
 BUDGET, ALLOWANCE = 0.008, 12.0
+#: Steps' time of it that is left for new requests, and for a K whose time is not known.
+RESERVE = 2.0
 #: Steps between two decisions, that a K is tried for, and between two trials at least.
 EVERY, TRIAL, GAP = 4, 4, 8
+#: Steps that one may go on for while it does better than what is known of it.
+LONGEST_TRIAL = 16
 #: Steps of a K that must have been measured before it is taken, and for which it stays then.
 ENOUGH, STAY = 3, 12
 #: Steps after which an observed draft of a single request counts half.
 HALF_LIFE = 48.0
 #: By how much another K must be better, the larger and the smaller.
 LARGER, SMALLER = 0.03, 0.02
+#: Steps in which what a draft must read before it drafts again has to be made up for.
+AHEAD = 100
 #: Steps' time that a step of a K is taken to lose at most until it has been measured twice, since
 #: any one may have been held up; a trial that loses more is broken off after that.
 RASH = 3.0
-
-
-@dataclass(frozen=True)
-class State:
-    """What a controller knows, for a reader.
-
-    Attributes:
-        tokens: K as it is.
-        batch: requests in the last step.
-        yields: tokens that a request is expected to gain in a step, by K.
-        seconds: what a step of such a batch is expected to take, by K; empty while unknown.
-        changes: how often K has changed, trials aside.
-        trials: share of the measured time that trying other K lost.
-        reason: the last change in words; empty before the first.
-    """
-
-    tokens: int
-    batch: int
-    yields: dict[int, float]
-    seconds: dict[int, float]
-    changes: int
-    trials: float
-    reason: str
 
 
 @dataclass
@@ -54,22 +41,8 @@ class _Step:
     began: float
     batch: int
     choice: int
+    unread: int = 0
     drafted: int | None = None
-
-
-@dataclass(frozen=True)
-class _Outlook:
-    """Tokens that a request gains in a step, and seconds that it takes, by choice."""
-
-    tokens: Sequence[float]
-    seconds: Sequence[float]
-
-    def goodput(self, choice: int) -> float:
-        return self.tokens[choice] / self.seconds[choice]
-
-    def lost(self, choice: int, current: int) -> float:
-        """Seconds that a step of a choice takes longer than its tokens otherwise would."""
-        return max(0.0, self.seconds[choice] - self.tokens[choice] / self.goodput(current))
 
 
 class AdaptiveK:
@@ -114,22 +87,28 @@ class AdaptiveK:
         self._steps = self._alike = self._since = self._current = 0
         self._trial: int | None = None
         self._trial_ends = GAP
-        self._budget: float | None = None
-        self._measured = self._lost = 0.0
+        self._renewed = False
+        self._tried: list[float] = []  # tokens of a request in a step with what is tried
+        self._budget = Budget(BUDGET, ALLOWANCE)
+        self._catching_up = CatchingUp()
+        self._resumed: tuple[_Step, float] | None = None  # the last to catch up, and its seconds
         self._changes, self._reason = 0, ""
 
-    def choose(self, batch: int) -> int:
-        """K for the step of `batch` requests that begins now; ends the step before it."""
+    def choose(self, batch: int, unread: int = 0) -> int:
+        """K for the step of `batch` requests that begins now; ends the step before it.
+
+        `unread` are their tokens that the draft has yet to read before it drafts again.
+        """
         now = self._clock()
         if last := self._step:
             self._measure(last, now - last.began)
         self._steps += 1
         self._yield.age(max(batch, 1))
         allowed = self._allowed(batch)
-        choice = self._chosen(batch, allowed)
+        choice = self._chosen(batch, allowed, unread)
         same = last and (last.choice, bucket(last.batch)) == (choice, bucket(batch))
         self._alike = self._alike + 1 if same else 0
-        self._step = _Step(now, batch, choice)
+        self._step = _Step(now, batch, choice, unread)
         return self._choices[choice]
 
     def verifies(self, drafted: int) -> None:
@@ -139,6 +118,11 @@ class AdaptiveK:
         """
         if self._step is not None:
             self._step.drafted = drafted
+
+    def renew(self, share: float) -> None:
+        """Say that a share of the requests is new, whose text may be of another kind."""
+        self._yield.forget(share)
+        self._renewed = True
 
     def rest(self) -> None:
         """Say that no step follows the one that has ended: the time until the next is none's."""
@@ -152,19 +136,22 @@ class AdaptiveK:
         """
         if asked and drafted:
             self._yield.add(asked, drafted, accepted)
+            if self._trial is not None and asked == self._choices[self._trial]:
+                self._tried.append(1 + sum(accepted) / len(accepted))
 
-    def state(self) -> State:
+    def state(self) -> Adaptation:
         """What is known now."""
         batch = self._step.batch if self._step else 0
         curve = self._times.curve(batch)
-        outlook = self._outlook(curve, self._yield.accepted())
-        return State(
+        outlook = self._outlook(curve, self._yield.accepted(), batch)
+        return Adaptation(
+            self._choices[-1],
             self._choices[self._current],
             batch,
             dict(zip(self._choices, outlook.tokens, strict=True)),
             dict(zip(self._choices, outlook.seconds, strict=bool(curve))),
             self._changes,
-            self._lost / self._measured if self._measured else 0.0,
+            self._budget.lost,
             self._reason,
         )
 
@@ -181,86 +168,92 @@ class AdaptiveK:
             return
         choice = step.choice
         if self._lookup:
-            mean = step.drafted / max(step.batch, 1)
-            choice = min(range(len(self._choices)), key=lambda i: abs(self._choices[i] - mean))
+            choice = nearest(self._choices, step.drafted / max(step.batch, 1))
         elif self._alike < self._settle or step.drafted != step.batch * self._choices[choice]:
+            if choice and step.unread:
+                self._resumed = step, seconds
             return
+        if not self._times.has_seen(step.batch):
+            self._budget.grant()
         self._times.add(step.batch, choice, seconds, self._steps)
-        if self._budget is None:
-            self._budget = ALLOWANCE * seconds
+        if self._resumed and self._resumed[0].choice == choice:
+            self._take_catching_up(*self._resumed)
+        self._resumed = None
 
-    def _outlook(self, curve: Sequence[float], accepted: Shares) -> _Outlook:
+    def _take_catching_up(self, step: _Step, seconds: float) -> None:
+        """Take what the first step with drafts after a rest took longer than the next ones."""
+        curve = self._times.curve(step.batch)
+        more = max(0.0, seconds - curve[step.choice])
+        self._catching_up.add(more, step.unread)
+        if self._trial == step.choice:
+            self._budget.pay(more, curve[self._current])
+
+    def _outlook(self, curve: Sequence[float], accepted: Shares, batch: int = 1) -> Outlook:
         """What a step is expected to be, given the seconds of one whose drafts are all made."""
-        gained = [0.0, *accepted.cumsum().tolist()]
-        tokens = [1 + gained[k] for k in self._choices]
-        if not self._lookup or not curve:
-            return _Outlook(tokens, curve)
-        made = [0.0, *self._yield.made().cumsum().tolist()]
-        seconds = [curve[0]]
-        for i in range(1, len(curve)):
-            low, high = self._choices[i - 1], self._choices[i]
-            share = (made[high] - made[low]) / (high - low)
-            seconds.append(seconds[-1] + share * (curve[i] - curve[i - 1]))
-        return _Outlook(tokens, seconds)
+        made = self._yield.made() if self._lookup else None
+        return Outlook.of(self._choices, curve, accepted, made, batch)
 
-    def _chosen(self, batch: int, allowed: int) -> int:
+    def _chosen(self, batch: int, allowed: int, unread: int) -> int:
         """The index of the K of the next step."""
         current = min(self._current, allowed)
-        is_between = self._trial is None and self._steps % EVERY
+        is_between = self._trial is None and not self._renewed and self._steps % EVERY
         if is_between or not (curve := self._times.curve(batch)):
             return current
-        outlook = self._outlook(curve, self._yield.accepted())
+        outlook = self._outlook(curve, self._yield.accepted(), batch)
         self._account(batch, current, outlook)
         if self._trial is not None:
             if self._trial <= allowed and self._goes_on(batch, current, outlook):
                 return self._trial
             self._trial, self._trial_ends, self._since = None, self._steps, self._steps - STAY
         if self._steps - self._since >= STAY:
-            current = self._better(batch, current, allowed, outlook)
+            current = self._better(batch, current, allowed, outlook, unread)
         if self._steps - self._trial_ends >= GAP:
-            self._try_another(batch, current, allowed, outlook)
+            self._try_another(batch, current, allowed, outlook, unread)
+            self._renewed = False
         return current if self._trial is None else self._trial
 
-    def _account(self, batch: int, current: int, outlook: _Outlook) -> None:
+    def _account(self, batch: int, current: int, outlook: Outlook) -> None:
         """Earn, of a step, time to try with, and pay for a step that was a trial."""
-        if self._budget is None:
-            return
-        usual = outlook.seconds[current]
         if self._steps % EVERY == 0:
-            self._measured += EVERY * usual
-            self._budget = min(self._budget + EVERY * BUDGET * usual, ALLOWANCE * usual)
+            self._budget.earn(EVERY, outlook.seconds[current])
         if self._trial is not None:
             lost = self._loss(batch, self._trial, current, outlook)
-            self._lost += lost
-            self._budget -= lost
+            self._budget.pay(lost, outlook.seconds[current])
 
-    def _goes_on(self, batch: int, current: int, outlook: _Outlook) -> bool:
+    def _goes_on(self, batch: int, current: int, outlook: Outlook) -> bool:
         """Whether the trial is not over, nor dearer than what is measured of it can be worth."""
-        if self._trial is None or self._steps >= self._trial_ends:
+        if self._trial is None:
             return False
+        if self._steps >= self._trial_ends:
+            is_over = len(self._tried) >= LONGEST_TRIAL or self._wins(batch, current, outlook)
+            if not self._tried or is_over:
+                return False
+            seen = sum(self._tried) / len(self._tried) / outlook.seconds[self._trial]
+            return seen > (1 + LARGER) * outlook.goodput(current)
         lost = self._loss(batch, self._trial, current, outlook)
         return lost <= RASH * outlook.seconds[current]
 
-    def _loss(self, batch: int, other: int, current: int, outlook: _Outlook) -> float:
+    def _wins(self, batch: int, current: int, outlook: Outlook) -> bool:
+        """Whether what is tried is already known to be better."""
+        tried = self._trial or 0
+        return self._is_known(batch, tried) and outlook.gain(tried, current) >= 1 + LARGER
+
+    def _loss(self, batch: int, other: int, current: int, outlook: Outlook) -> float:
         """Seconds that a step of another choice is expected to lose."""
         lost = outlook.lost(other, current)
         is_known = self._times.samples(batch, other) >= TWICE
         return lost if is_known else min(lost, RASH * outlook.seconds[current])
 
-    def _better(self, batch: int, current: int, allowed: int, outlook: _Outlook) -> int:
+    def _better(self, batch: int, current: int, allowed: int, outlook: Outlook, unread: int) -> int:
         """The choice to stay with from now on: another where it is better by more than a little."""
         known = [i for i in range(allowed + 1) if i == current or self._is_known(batch, i)]
         best = max(known, key=outlook.goodput)
-        gain = outlook.goodput(best) / outlook.goodput(current)
+        gain = outlook.gain(best, current)
         if best == current or gain < 1 + (LARGER if best > current else SMALLER):
             return current
-        old, new = self._choices[current], self._choices[best]
-        if new == 0:
-            seen = f"{outlook.tokens[current]:.1f} tokens per step at batch {batch} does not pay"
-        else:
-            seen = f"{outlook.tokens[best]:.1f} tokens per step at batch {batch}"
-            seen += f", {gain:.2f} times as fast"
-        self._reason = f"K {old} → {new}: {seen}"
+        if self._catching_up.cost(unread) > AHEAD * (gain - 1) * outlook.seconds[current]:
+            return current
+        self._reason = outlook.change(self._choices, current, best, batch)
         self._current, self._since = best, self._steps
         self._changes += 1
         if self._on_change is not None:
@@ -271,14 +264,14 @@ class AdaptiveK:
         """Whether the time of a choice has been measured; of lookups, drafts tell it anyway."""
         return self._lookup or self._times.samples(batch, choice) >= ENOUGH
 
-    def _try_another(self, batch: int, current: int, allowed: int, outlook: _Outlook) -> None:
+    def _try_another(
+        self, batch: int, current: int, allowed: int, outlook: Outlook, unread: int
+    ) -> None:
         """Begin a trial of the K that could gain most for what it may lose, if that is earned.
 
         No K is left out on the way up: a step's time can leap where kernels or graphs change,
         so what was never measured must promise to pay by what is known of its drafts.
         """
-        if self._budget is None:
-            return
         hoped = self._outlook((), self._yield.accepted_at_best()).tokens
         best: tuple[float, int, float] | None = None
         for other in range(allowed + 1):
@@ -294,5 +287,10 @@ class AdaptiveK:
             lost = self._loss(batch, other, current, outlook)
             if best is None or lost / gain < best[0]:
                 best = lost / gain, other, lost * TRIAL
-        if best and best[2] <= self._budget:
+        if best is None:
+            return
+        lost = best[2] + self._catching_up.cost(unread)
+        reserve = 0.0 if self._renewed or not self._is_known(batch, best[1]) else RESERVE
+        if self._budget.affords(lost, outlook.seconds[current], reserve):
             self._trial, self._trial_ends = best[1], self._steps + TRIAL
+            self._tried.clear()

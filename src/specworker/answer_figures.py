@@ -9,10 +9,10 @@ ends a choice, over what has ended by then; one of `/v1/messages` where it tells
 import json
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from specworker.answer_editing import Editing
 from specworker.live import Live
-from specworker.noted import EVENTS, with_length
 from specworker.unsupported import ROUTES
 
 KEY = "speculative_decoding"
@@ -40,50 +40,21 @@ class AnswerFigures:
         """Answer one request."""
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         if scope.get("method") == "POST" and path in ROUTES:
-            send = _Adding(send, self._live).send
+            send = Editing(send, _Adding(self._live).added, _CARRIERS).send
         await self._app(scope, receive, send)
 
 
 class _Adding:
-    """Sends an answer on, with figures put in."""
+    """Puts figures into an answer.
 
-    def __init__(self, send: Send, live: Live) -> None:
-        self._send = send
+    Its id is remembered: some streams tell it in their first event alone.
+    """
+
+    def __init__(self, live: Live) -> None:
         self._live = live
-        self._streams = False
-        self._start: Message | None = None  # of a whole answer, held until its length is known
-        self._body = b""
-        self._id = ""  # of a stream that tells it in its first event alone
+        self._id = ""
 
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            kind = dict(message.get("headers", ())).get(b"content-type", b"")
-            served = message["status"] < 400
-            self._streams = served and kind.startswith(EVENTS)
-            if served and kind.startswith(b"application/json"):
-                self._start = message
-                return
-        elif self._streams:
-            message = {**message, "body": self._events(message.get("body", b""))}
-        elif self._start is not None:
-            self._body += message.get("body", b"")
-            if message.get("more_body"):
-                return
-            message = {**message, "body": self._added(self._body)}
-            await self._send(with_length(self._start, len(message["body"])))
-        await self._send(message)
-
-    def _events(self, body: bytes) -> bytes:
-        """Some events of a stream; vLLM sends them whole."""
-        if not any(carrier in body for carrier in _CARRIERS):
-            return body
-        return b"\n\n".join(map(self._event, body.split(b"\n\n")))
-
-    def _event(self, event: bytes) -> bytes:
-        head, data, text = event.partition(b"data: ")
-        return head + data + self._added(text)
-
-    def _added(self, body: bytes) -> bytes:
+    def added(self, body: bytes) -> bytes:
         """A JSON object with its figures; anything else, and one that has them, as it is."""
         if _PRESENT in body:
             return body

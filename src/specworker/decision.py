@@ -25,6 +25,8 @@ class Speculation:
         fallback: why what was set is off; None where it is as it was set.
         layers: the target's own layers that draft; None where something else does. The
             config then lacks its `model`, which is made of them.
+        adaptive: whether K is chosen step by step.
+        max_prompt_len: tokens of the longest prompt that is drafted for; None for any.
     """
 
     config: dict[str, Any] | None
@@ -34,6 +36,13 @@ class Speculation:
     rule: AcceptanceRule = field(default_factory=AcceptanceRule)
     fallback: str | None = None
     layers: tuple[int, ...] | None = None
+    adaptive: bool = False
+    max_prompt_len: int | None = None
+
+    @property
+    def only_predictions(self) -> bool:
+        """Whether nothing drafts but what requests predict."""
+        return self.config is not None and self.config.get("method") == "prediction"
 
     @property
     def line(self) -> str:
@@ -55,6 +64,8 @@ class Decision:
     problems: list[str] = field(default_factory=list)
     rule: AcceptanceRule = field(default_factory=AcceptanceRule)
     layers: tuple[int, ...] | None = None
+    adaptive: bool = False
+    max_prompt_len: int | None = None
 
     def without_effect(self, settings: Settings, variables: Iterable[str], why: str) -> None:
         """Note the variables of `variables` that are set, and why they do nothing."""
@@ -90,6 +101,8 @@ class Decision:
             tuple(self.problems),
             self.rule,
             layers=self.layers,
+            adaptive=self.adaptive,
+            max_prompt_len=self.max_prompt_len,
         )
 
 

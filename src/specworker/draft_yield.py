@@ -17,6 +17,8 @@ PRIOR = 0.7
 #: What was known counts as so many trials when new ones come in, however old it is: one
 #: lucky draft after a long rest decides nothing, a handful does.
 REMEMBERED = 4.0
+#: As so many it still counts when all requests are new: their first words are not yet their text.
+FORGOTTEN = 12.0
 #: Trials by which a position could be better than it was seen to be.
 DOUBT = 2.0
 #: What is left of an observation, however old, so that it is never lost.
@@ -47,6 +49,14 @@ class DraftYield:
                 kept /= self._weight
                 _lift(tried, kept, OLDEST)
             self._weight = 1.0
+
+    def forget(self, share: float) -> None:
+        """Have what is known count less by a share, but for what is always remembered."""
+        for tried, kept in ((self._tried, self._kept), (self._wanted, self._made)):
+            floor = np.minimum(tried, FORGOTTEN * self._weight)
+            left = np.maximum(tried * (1 - share), floor)
+            kept *= np.where(tried > 0, left / np.where(tried > 0, tried, 1.0), 1.0)
+            tried[:] = left
 
     def add(self, asked: int, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Take the figures of a step: of each request, the drafts made and accepted of `asked`."""

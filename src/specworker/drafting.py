@@ -6,7 +6,7 @@ from typing import Any
 from specworker.checkpoint import Checkpoint
 
 #: Methods that draft from the text alone, without a model.
-LOOKUP_METHODS = ("ngram", "suffix")
+LOOKUP_METHODS = ("ngram", "suffix", "prediction")
 DEFAULT_TOKENS = 3
 #: Of method self, whose draft step costs nearly what a target step does.
 DEFAULT_SELF_TOKENS = 1
@@ -18,6 +18,9 @@ MLP_SPECULATOR = "MLPSpeculatorPreTrainedModel"
 SPECULATORS = {"peagle": "eagle3", "dflash2": "dflash"}
 #: vLLM's own default for suffix decoding: the depth of its tree.
 DEFAULT_SUFFIX_TOKENS = 24
+#: Of method prediction, whose drafts cost nothing to make and are mostly right while the answer
+#: keeps to its prediction; where it does not, the drafts are short by themselves.
+DEFAULT_PREDICTION_TOKENS = 16
 DEFAULT_LOOKUP_MIN, DEFAULT_LOOKUP_MAX = 2, 4
 #: Upper end of the last range of a batch-size schedule: vLLM cuts it to its own maximum.
 ANY_BATCH_SIZE = 2**31 - 1
@@ -108,6 +111,11 @@ def tokens(given: int | None, method: str, checkpoint: Checkpoint | None) -> tup
         return declared, f"K={declared} declared by the draft"
     if method == "self":
         return DEFAULT_SELF_TOKENS, f"K={DEFAULT_SELF_TOKENS} by default of method self"
+    if method == "prediction":
+        return (
+            DEFAULT_PREDICTION_TOKENS,
+            f"K={DEFAULT_PREDICTION_TOKENS} by default of method prediction",
+        )
     if method == "suffix":
         return DEFAULT_SUFFIX_TOKENS, f"K={DEFAULT_SUFFIX_TOKENS} at most, the default of suffix"
     return DEFAULT_TOKENS, f"K={DEFAULT_TOKENS} by default"

@@ -6,7 +6,6 @@ import gc
 import logging
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +24,34 @@ from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from specworker import engine_flags, refusals, reporting, speculation_routes
+from specworker import (
+    engine_flags,
+    noted,
+    predicted,
+    refusals,
+    reporting,
+    speculation_routes,
+)
 from specworker.acceptance_rule import DEFAULT_RULE, AcceptanceRule
 from specworker.answer_figures import AnswerFigures
 from specworker.errors import ConfigurationError
-from specworker.inside_vllm import observer, rule_config, whole_batch
+from specworker.inside_vllm import (
+    observer,
+    possible,
+    predictions,
+    rule_config,
+    steering,
+    whole_batch,
+)
 from specworker.inside_vllm.corrections import CORRECTED_VERSION
+from specworker.inside_vllm.steering import Steering
 from specworker.job_record import Figures
 from specworker.live import Live
 from specworker.noted import Noted
 from specworker.outgoing import public
-from specworker.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from vllm.config import VllmConfig
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +147,8 @@ class Engine:
         drops_unsupported: bool = False,
         fallback: str | None = None,
         draft: str | None = None,
+        steered: Steering | None = None,
+        predicts: bool = True,
     ) -> None:
         """Load the model.
 
@@ -144,18 +158,18 @@ class Engine:
                 request, in place of refusing it.
             fallback: why speculation that was set is off.
             draft: the draft as the user named it.
+            steered: how K is chosen.
+            predicts: whether predicted outputs are wanted.
 
         Raises:
             ConfigurationError: vLLM refuses the configuration.
         """
         self._args = args
+        steering.hand_over(possible.steering(steered or Steering(), args), args)
         #: Seconds that the parts of the start took, by name.
         self.started: dict[str, float] = {}
         engine_args = AsyncEngineArgs.from_cli_args(args)
-        if _has_mlp_speculator(args):
-            from specworker.inside_vllm import mlp_speculator
-
-            engine_args.speculative_config = mlp_speculator.as_medusa(args.speculative_config)
+        engine_args.speculative_config = possible.in_vllms_terms(args.speculative_config)
         propagate_flash_late_interaction(args, engine_args)
         try:
             config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
@@ -166,8 +180,9 @@ class Engine:
             logger.warning(cost)
         #: Why speculation that was set is off; None where it is on, or was not set.
         self.fallback = None if config.speculative_config else fallback
-        self._unsupported = _unsupported(config, drops=drops_unsupported)
+        self._unsupported = possible.unsupported(config, drops=drops_unsupported)
         method = (args.speculative_config or {}).get("method")
+        self._speculation = possible.speculation(config, predicted=predicts, method=method)
         #: What speculation does while the engine runs.
         self.live = Live(observer.setup(config, method, draft, self.fallback))
         self.client = AsyncLLM.from_vllm_config(
@@ -179,6 +194,7 @@ class Engine:
             disable_log_stats=args.disable_log_stats,
         )
         observer.watch_requests(self.client, self.live)
+        predictions.watch(self.client)
         self._app: ASGIApp | None = None
         self._opening = asyncio.Lock()
         self._closing = contextlib.AsyncExitStack()
@@ -200,42 +216,57 @@ class Engine:
                     build_app, self._args, tasks, self.client.model_config
                 )
                 self._add_layers(app)
-                app.include_router(speculation_routes.router(self.live, self.set_tokens))
+                app.include_router(speculation_routes.router(self.live, self))
                 # Where vLLM's handler of a dead engine says that its server should end.
                 app.state.server = SimpleNamespace(should_exit=False)
                 await init_app_state(self.client, app.state, self._args, tasks)
                 await self._closing.enter_async_context(app.router.lifespan_context(app))
-                reports = asyncio.create_task(reporting.report(self.live, self.served_name))
-                self._closing.callback(reports.cancel)
+                reports = reporting.report(self.live, self.served_name, self.adapting)
+                self._closing.callback(asyncio.create_task(reports).cancel)
                 self._app = app
         return self._app
 
     async def set_tokens(self, tokens: int) -> int:
         """Set K, the tokens drafted a step, from the next step on. Returns what it was."""
-        return await observer.set_tokens(self.client, tokens)
+        return await steering.set_tokens(self.client, tokens)
+
+    async def adapt(self, most: int) -> int:
+        """Have K adapt up to `most`, from the next step on. Returns what it was."""
+        return await steering.set_tokens(self.client, most, adapts=True)
+
+    async def adapting(self) -> dict[str, Any] | None:
+        """What the controller of K knows; None where K does not adapt."""
+        return await steering.state(self.client)
 
     def figures(self, scope: Scope) -> Figures:
         """What a request cost, once vLLM's application has answered it."""
         metadata = scope.get("state", {}).get("request_metadata")
         if metadata is None:
             return Figures()
-        name, usage = metadata.request_id, metadata.final_usage_info
+        name, told = metadata.request_id, metadata.final_usage_info
         named_by_client = b"x-request-id" in dict(scope["headers"])
+        usage = told.model_dump() if told else {"completion_tokens": self.live.tokens_of(name)}
+        if prediction := scope["state"].get(noted.STATE):
+            usage[predicted.DETAILS] = prediction.details()
         return Figures(
             id="" if named_by_client else name,
-            usage=usage.model_dump() if usage else {"completion_tokens": self.live.tokens_of(name)},
+            usage=usage,
             speculation=self.live.answer(name) or {},
         )
 
     def _add_layers(self, app: "FastAPI") -> None:
-        """Have requests and answers pass the worker's own layers that have anything to do."""
+        """Have requests and answers pass the worker's own layers."""
         if self._args.per_request_spec_decode_metrics != "none":
             app.user_middleware.append(Middleware(AnswerFigures, live=self.live))
-        notes = [f"speculation is off: {public(self.fallback)}"] if self.fallback else []
-        if notes or self._unsupported:
-            # The innermost: what it refuses is still counted, and has vLLM's headers.
-            layer = Middleware(Noted, unsupported=self._unsupported, notes=notes)
-            app.user_middleware.append(layer)
+        # The innermost: what it refuses is still counted, and has vLLM's headers.
+        layer = Middleware(
+            Noted,
+            unsupported=self._unsupported,
+            notes=[f"speculation is off: {public(self.fallback)}"] if self.fallback else [],
+            speculation=self._speculation,
+            tokenize=None if self._speculation.unpredicted else predictions.tokenizer(self.client),
+        )
+        app.user_middleware.append(layer)
         app.middleware_stack = app.build_middleware_stack()  # vLLM has built it already
 
     async def aclose(self) -> None:
@@ -252,23 +283,6 @@ class Engine:
         del self.client
         gc.unfreeze()
         gc.collect()
-
-
-def _unsupported(config: "VllmConfig", *, drops: bool) -> Unsupported | None:
-    """What becomes of fields that vLLM refuses while it speculates; None where it does not.
-
-    Where they are dropped, a default of the model's is too.
-    """
-    if config.speculative_config is None:
-        return None
-    model = config.model_config
-    unsupported = Unsupported.of(model.get_diff_sampling_param(), drops=drops)
-    if unsupported.note:
-        logger.warning("%s", unsupported.note)
-    if drops and unsupported.default_is_refused:
-        model.override_generation_config = {**model.override_generation_config, "min_p": 0.0}
-        unsupported = replace(unsupported, min_p=0.0)
-    return unsupported
 
 
 def _has_mlp_speculator(args: Namespace) -> bool:

@@ -16,7 +16,7 @@ VARIABLES = {key: name.upper() for name, key in speculation.DRAFT_KEYS.items()} 
     "num_speculative_tokens_per_batch_size": "SPECULATIVE_DISABLE_BY_BATCH_SIZE",
 }
 #: Methods without a checkpoint that drafts.
-WITHOUT_DRAFT = ("ngram", "suffix", "ngram_gpu", "custom_class")
+WITHOUT_DRAFT = ("ngram", "suffix", "prediction", "ngram_gpu", "custom_class")
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,21 @@ from specworker.live import LONGEST, Live
 
 
 @cache
-def _gauges() -> tuple[Gauge, Gauge]:
-    """K and the mean acceptance length: made once a process, as its registry is.
+def _gauges() -> tuple[Gauge, Gauge, Gauge]:
+    """K, its changes, and the mean acceptance length: made once a process, as its registry is.
 
     Not on import: where the variable that names a folder for several processes is set
     later, there must be none yet.
     """
     tokens = Gauge(
         "specworker:num_speculative_tokens",
-        "K, the tokens drafted a step, as it is set now.",
+        "K, the tokens drafted a step, as it is now.",
+        ["model_name"],
+        multiprocess_mode="mostrecent",
+    )
+    changes = Gauge(
+        "specworker:adaptive_k_changes",
+        "How often K has changed while it adapts; 0 where it does not.",
         ["model_name"],
         multiprocess_mode="mostrecent",
     )
@@ -26,11 +32,12 @@ def _gauges() -> tuple[Gauge, Gauge]:
         ["model_name"],
         multiprocess_mode="mostrecent",
     )
-    return tokens, length
+    return tokens, changes, length
 
 
 def show(live: Live, model: str) -> None:
     """Bring the gauges of a model up to date."""
-    tokens, length = _gauges()
+    tokens, changes, length = _gauges()
     tokens.labels(model).set(live.tokens)
+    changes.labels(model).set(live.adaptation.changes if live.adaptation else 0)
     length.labels(model).set(live.counts(LONGEST).mean_length)

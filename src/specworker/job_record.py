@@ -76,6 +76,7 @@ class JobRecord:
             "ttft": None if self.ttft is None else f"{self.ttft:.3f}s",
             "total": f"{elapsed:.3f}s",
             "tokens/s": f"{produced / elapsed:.1f}" if produced and elapsed else None,
+            "prediction accepted": _predicted(self.usage),
             "acceptance length": _rounded(self.speculation.get("mean_acceptance_length")),
         }
         return " ".join(f"{name}={value}" for name, value in figures.items() if value is not None)
@@ -83,3 +84,14 @@ class JobRecord:
 
 def _rounded(value: float | None) -> str | None:
     return None if value is None else f"{value:.2f}"
+
+
+def _predicted(usage: dict[str, Any]) -> str | None:
+    """How many of the predicted tokens were in the answer; None where nothing was predicted."""
+    details = usage.get("completion_tokens_details") or {}
+    accepted, rejected = map(
+        details.get, ("accepted_prediction_tokens", "rejected_prediction_tokens")
+    )
+    if accepted is None or rejected is None:
+        return None
+    return f"{accepted}/{accepted + rejected}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from specworker.acceptance import Acceptance
 from specworker.acceptance_rule import AcceptanceRule
+from specworker.adaptation import Adaptation
 
 #: Seconds of the longest window that ends now.
 LONGEST = 60.0
@@ -40,6 +41,7 @@ class Setup:
         rule: the rule by which drafted tokens are accepted.
         fallback: why speculation that was set is off.
         fixed: why K cannot be changed while the engine runs; None where it can.
+        adaptive: whether K adapts from the start.
     """
 
     method: str | None = None
@@ -51,6 +53,7 @@ class Setup:
     rule: AcceptanceRule = field(default_factory=AcceptanceRule)
     fallback: str | None = None
     fixed: str | None = None
+    adaptive: bool = False
 
     def tokens_at(self, requests: int) -> int:
         """The schedule's K for a step with so many requests."""
@@ -81,7 +84,7 @@ class Finished:
         drafted: drafted tokens, likewise.
         accepted: drafted tokens that were accepted, likewise.
         at: when, by the clock of the windows.
-        k: K, where it was the same from arrival to end.
+        k: K, where it was the same from arrival to end; None where it adapts.
         running: requests in the batch when it ended, itself counted.
     """
 
@@ -147,12 +150,14 @@ class Live:
 
     Attributes:
         setup: what it speculates with.
-        tokens: K as it is set now.
+        tokens: K as it is now.
+        adaptation: what is known of a K that adapts; None where it does not.
     """
 
     def __init__(self, setup: Setup, clock: Callable[[], float] = time.monotonic) -> None:
         self.setup = setup
-        self.tokens = setup.tokens
+        self.adaptation = Adaptation(setup.tokens) if setup.adaptive else None
+        self.tokens = self.adaptation.tokens if self.adaptation else setup.tokens
         self._clock = clock
         self._started = self._changed = clock()
         # Readings, oldest first: what was counted up to a time. The last one is up to date.
@@ -185,7 +190,7 @@ class Live:
         """Note a request that has ended, and vLLM's own figures of it."""
         now = self._clock()
         constant = now - request.elapsed >= self._changed
-        k = self.tokens if constant else None
+        k = self.tokens if constant and not self.adaptation else None
         self._finished.append(replace(request, at=now, k=k, running=max(1, self.running)))
         if figures is not None:
             self._answers.setdefault(request.id, []).append(figures)
@@ -194,10 +199,21 @@ class Live:
                 self._answers.popitem(last=False)
 
     def change(self, tokens: int) -> None:
-        """Note that K was set to `tokens`."""
-        if tokens != self.tokens:
-            self.tokens = tokens
+        """Note that K was set to `tokens`, and adapts no more."""
+        if tokens != self.tokens or self.adaptation:
+            self.tokens, self.adaptation = tokens, None
             self._changed = self._clock()
+
+    def adapt(self, most: int) -> None:
+        """Note that K adapts up to `most` from now on."""
+        if self.adaptation is None or self.adaptation.most != most:
+            self.adaptation = Adaptation(most)
+            self._changed = self._clock()
+
+    def hear(self, adaptation: Adaptation) -> None:
+        """Take what a K that adapts has come to, unless it was set meanwhile."""
+        if self.adaptation and self.adaptation.most == adaptation.most:
+            self.tokens, self.adaptation = adaptation.tokens, adaptation
 
     @property
     def total(self) -> Acceptance:

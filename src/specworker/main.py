@@ -48,6 +48,8 @@ PROCESS_DEFAULTS = {
     "RUNPOD_LOG_LEVEL": "INFO",  # at its own default the SDK logs what users write
     "TOKENIZERS_PARALLELISM": "false",
 }
+#: What says which of its model runners vLLM takes.
+V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 #: In a local run the answer is what matters: of vLLM and its libraries, only errors show.
 LOCAL_DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -180,9 +182,12 @@ def load(
         ConfigurationError: vLLM refuses what is set.
         StartError: the engine did not start.
     """
+    runner = environment.get(V2_RUNNER)
     try:
         return _load(environment, settings, decided, models)
     except (ConfigurationError, StartError) as error:
+        if runner is None:
+            environment.pop(V2_RUNNER, None)
         plain = decided.config and fallback.instead(settings, decided, str(error).splitlines())
         if not plain:
             raise
@@ -205,6 +210,8 @@ def _load(
         logger.info("MODEL_NAME is not set: serving the demo model %s", demo_model.NAME)
     clock = Stopwatch()
     from specworker import engine, inspection
+    from specworker.inside_vllm import predictions
+    from specworker.inside_vllm.steering import Steering
 
     args, notes = engine.arguments(environment, decided.config, defaults, decided.rule)
     clock.lap("imports")
@@ -213,6 +220,8 @@ def _load(
     for note in (*decided.notes, *misspelt.notes(environment), *notes):
         logger.warning("%s", note)
     inspection.report(findings, settings)
+    if settings.speculative_prediction and predictions.prefers_v1(args):
+        environment.setdefault(V2_RUNNER, "0")
     clock.lap("checks")
     in_advance = decided.layers or not text_of(environment, "LOAD_FORMAT")
     if hub_cache.folders(environment) and in_advance:
@@ -235,6 +244,8 @@ def _load(
             drops_unsupported=settings.speculative_unsupported == "drop",
             fallback=decided.fallback,
             draft=(decided.config or {}).get("model"),
+            steered=Steering(decided.adaptive, decided.max_prompt_len, decided.only_predictions),
+            predicts=settings.speculative_prediction,
         )
     except Exception as error:
         cause = errors.cause(error)

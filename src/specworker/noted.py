@@ -1,33 +1,58 @@
-"""A layer of vLLM's application: refuses what speculation cannot serve, and notes on answers.
+"""A layer of vLLM's application: what requests say of speculation, and notes on answers.
 
-Notes stand under `metrics.notes`, beside vLLM's own figures, in a whole answer and in the
-first event of a stream. Answers without notes pass as they are.
+What speculation cannot serve is refused; what only the worker knows is told to vLLM in its
+own terms. Notes stand under `metrics.notes`, beside vLLM's own figures, in a whole answer and
+in the first event of a stream. Answers without notes pass as they are.
 """
 
+import contextlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specworker import unsupported
+from specworker import predicted, request_body, request_speculation, unsupported
+from specworker.answer_editing import EVENTS, Editing
+from specworker.errors import RequestError
+from specworker.predicted import Predicted
+from specworker.request_body import Body, with_length
+from specworker.request_speculation import RequestSpeculation
 from specworker.unsupported import Unsupported
 
-#: The content type of a stream.
-EVENTS = b"text/event-stream"
+#: Under which a request's state holds its prediction, for the log.
+STATE = "predicted"
+#: Gives the token ids of a text.
+Tokenize: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
 
 
 class Noted:
     """ASGI middleware around the routes that generate."""
 
     def __init__(
-        self, app: ASGIApp, unsupported: Unsupported | None = None, notes: Sequence[str] = ()
+        self,
+        app: ASGIApp,
+        unsupported: Unsupported | None = None,
+        notes: Sequence[str] = (),
+        speculation: RequestSpeculation | None = None,
+        tokenize: Tokenize | None = None,
     ) -> None:
-        """`unsupported` is None where speculation is off; every answer carries `notes`."""
+        """Wrap `app`.
+
+        Args:
+            app: vLLM's application.
+            unsupported: what becomes of fields that vLLM refuses; None where speculation is off.
+            notes: what every answer carries.
+            speculation: what requests may ask about their own speculation; None to leave them
+                as they are.
+            tokenize: for predictions, where `speculation` takes them.
+        """
         self._app = app
         self._unsupported = unsupported
         self._notes = tuple(notes)
+        self._speculation = speculation
+        self._tokenize = tokenize
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -35,22 +60,68 @@ class Noted:
         if scope.get("method") != "POST" or path not in unsupported.ROUTES:
             await self._app(scope, receive, send)
             return
-        notes = [*self._notes]
-        if self._unsupported is not None:
-            messages = await _body(receive)
-            content = b"".join(message.get("body", b"") for message in messages)
-            body = _parsed(content) if self._unsupported.may_concern(content) else None
-            if fields := self._unsupported.fields(path, body):
-                if not self._unsupported.drops:
-                    error = self._unsupported.refusal(path, body, fields)
-                    await JSONResponse(error.body(), error.status)(scope, receive, send)
-                    return
-                content = json.dumps(unsupported.without(path, body, fields)).encode()
-                messages = [{"type": "http.request", "body": content, "more_body": False}]
-                scope = with_length(scope, len(content))
-                notes += unsupported.notes(fields)
-            receive = _after(messages, receive)
-        await self._app(scope, receive, _Noting(send, notes).send if notes else send)
+        notes, prediction = [*self._notes], None
+        if self._unsupported is not None or self._speculation is not None:
+            body = await request_body.read(receive)
+            try:
+                notes += self._left_out(path, body)
+                prediction = await self._told(path, body)
+            except RequestError as error:
+                await JSONResponse(error.body(), error.status)(scope, receive, send)
+                return
+            receive, scope = body.receive, body.scope(scope)
+        send = _Noting(send, notes).send if notes else send
+        if prediction is None:
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("state", {})[STATE] = prediction
+        with _current(prediction):
+            send = Editing(send, prediction.told, predicted.CARRIERS).send
+            await self._app(scope, receive, send)
+
+    def _left_out(self, path: str, body: Body) -> list[str]:
+        """Leave out of a body what vLLM refuses. Returns notes on it.
+
+        Raises:
+            RequestError: the request is refused for it.
+        """
+        if self._unsupported is None or not self._unsupported.may_concern(body.content):
+            return []
+        fields = self._unsupported.fields(path, body.parsed)
+        if not fields:
+            return []
+        if not self._unsupported.drops:
+            raise self._unsupported.refusal(path, body.parsed, fields)
+        body.replace(unsupported.without(path, body.parsed, fields))
+        return unsupported.notes(fields)
+
+    async def _told(self, path: str, body: Body) -> Predicted | None:
+        """Put what a request says about its own speculation in vLLM's terms.
+
+        Returns its prediction, if it has one.
+
+        Raises:
+            RequestError: it cannot be served.
+        """
+        if self._speculation is None or not self._speculation.may_concern(body.content):
+            return None
+        asked = self._speculation.asked(path, body.parsed)
+        ids: Sequence[int] = ()
+        if asked.prediction and self._tokenize is not None:
+            ids = await self._tokenize(asked.prediction)
+        if request_speculation.concerns(body.parsed):
+            body.replace(request_speculation.sent(path, body.parsed, asked.tokens, ids))
+        return Predicted(ids) if ids else None
+
+
+@contextlib.contextmanager
+def _current(prediction: Predicted) -> Iterator[None]:
+    """Have vLLM's part of the work know the prediction of the request that it is for."""
+    token = predicted.current.set(prediction)
+    try:
+        yield
+    finally:
+        predicted.current.reset(token)
 
 
 class _Noting:
@@ -103,40 +174,9 @@ class _Noting:
 
 def noted(body: bytes, notes: Sequence[str]) -> bytes:
     """A JSON object with `notes` in its metrics; anything else, and an error, as it is."""
-    answer = _parsed(body)
+    answer = request_body.parsed(body)
     if not isinstance(answer, dict) or answer.get("error"):
         return body
     metrics = answer.get("metrics")
     answer["metrics"] = {**(metrics if isinstance(metrics, dict) else {}), "notes": [*notes]}
     return json.dumps(answer, separators=(",", ":")).encode()
-
-
-def _parsed(content: bytes) -> Any:
-    """What a body means; None for no JSON, of which the application says what is wrong."""
-    try:
-        return json.loads(content)
-    except ValueError:
-        return None
-
-
-async def _body(receive: Receive) -> list[Message]:
-    """The messages that make up a request's body."""
-    messages = [await receive()]
-    while messages[-1].get("more_body"):
-        messages.append(await receive())
-    return messages
-
-
-def _after(messages: list[Message], receive: Receive) -> Receive:
-    """A `receive` that gives `messages` before what `receive` gives."""
-
-    async def given() -> Message:
-        return messages.pop(0) if messages else await receive()
-
-    return given
-
-
-def with_length(message: Any, length: int) -> Any:
-    """A scope or a message whose headers say that the body has `length` bytes."""
-    headers = [header for header in message["headers"] if header[0].lower() != b"content-length"]
-    return {**message, "headers": [*headers, (b"content-length", str(length).encode())]}

@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from specworker import verdict
+from specworker.adaptation import Adaptation
 from specworker.live import LONGEST, SHOWN, Finished, Live, Setup
 from specworker.live import Window as LiveWindow
 
@@ -77,13 +78,31 @@ class Recent(BaseModel):
     tpot_ms: float | None = Field(description="Null for a single token.")
 
 
+class Adaptive(BaseModel):
+    """A K that adapts, as it was about a second ago."""
+
+    num_speculative_tokens: int = Field(description="K of now.")
+    max_num_speculative_tokens: int = Field(description="The largest K that it may take.")
+    batch: int = Field(description="Requests in the last step, which the figures by K are for.")
+    tokens_per_step: dict[int, float] = Field(
+        description="Tokens that a request is expected to gain in a step, by K."
+    )
+    milliseconds_per_step: dict[int, float] = Field(
+        description="What a step is expected to take, by K; empty before any was measured."
+    )
+    changes: int = Field(description="How often K has changed, trials aside.")
+    share_lost_to_trials: float = Field(description="Of the time, what trying other K lost.")
+    reason: str | None = Field(description="The last change; null before the first.")
+
+
 class Overview(BaseModel):
     """Speculation in this engine, lately and since its start."""
 
     method: str | None
     draft: str | None
-    num_speculative_tokens: int = Field(description="K as it is set now.")
+    num_speculative_tokens: int = Field(description="K as it is now.")
     max_num_speculative_tokens: int
+    adaptive: Adaptive | None = Field(description="Null where K does not adapt.")
     disable_by_batch_size: int | None
     draft_cost: float = Field(
         description="What drafting a token is taken to cost, as a share of a step of the model."
@@ -106,6 +125,7 @@ def of(live: Live) -> Overview:
         draft=setup.draft,
         num_speculative_tokens=live.tokens,
         max_num_speculative_tokens=setup.tokens,
+        adaptive=_adaptive(live.adaptation),
         disable_by_batch_size=setup.disable_by_batch_size,
         draft_cost=setup.cost,
         at_zero=setup.at_zero,
@@ -127,12 +147,34 @@ def line(live: Live) -> str:
         shares = " ".join(f"{rate:.0%}" for rate in window.rate_by_position)
         parts.append(f"accepted {counts.accepted} of {counts.drafted} drafted ({shares})")
     if live.setup.method:
-        parts.append(f"{live.setup.method} K={live.tokens}")
+        parts.append(f"{live.setup.method} K={live.tokens}{_adapted(live.adaptation)}")
     parts.append(f"{window.tokens_per_second:.1f} tokens/s")
     if tpot.p50 is not None:
         parts.append(f"TPOT {tpot.p50:.1f} ms, p95 {tpot.p95:.1f} ms")
     parts.append(f"{live.running} running, {live.waiting} waiting")
     return "; ".join(parts)
+
+
+def _adaptive(known: Adaptation | None) -> Adaptive | None:
+    if known is None:
+        return None
+    return Adaptive(
+        num_speculative_tokens=known.tokens,
+        max_num_speculative_tokens=known.most,
+        batch=known.batch,
+        tokens_per_step=dict(known.yields),
+        milliseconds_per_step={k: seconds * 1000 for k, seconds in known.seconds.items()},
+        changes=known.changes,
+        share_lost_to_trials=known.trials,
+        reason=known.reason or None,
+    )
+
+
+def _adapted(known: Adaptation | None) -> str:
+    """How K came to be what it is, after it in a line; nothing where it was set."""
+    if known is None:
+        return ""
+    return f" (adapts up to {known.most}, {known.changes} changes, {known.trials:.1%} for trials)"
 
 
 def _window(live: Live, seconds: float | None) -> Window:

@@ -192,7 +192,7 @@ def _budget(plan: Plan) -> Iterator[Finding]:
             f"{what}, and with LoRA vLLM refuses less; allowed: at least {needed}, or "
             "a lower MAX_NUM_SEQS or NUM_SPECULATIVE_TOKENS",
         )
-    elif plan.method != "suffix":  # which seldom drafts as many as it may
+    elif plan.method not in ("suffix", "prediction"):  # which seldom draft as many as they may
         yield Finding(
             "warning",
             f"{what}; from {limit // (tokens + 1) + 1} on some wait a step; set it to {needed}, or "

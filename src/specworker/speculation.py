@@ -104,6 +104,7 @@ def resolve(
     else:
         _from_variables(settings, checkpoint, decided, target)
     _add_rule(settings, decided)
+    _add_bounds(settings, decided)
     _add_misfits(settings, checkpoint, decided)
     return decided.made()
 
@@ -138,6 +139,26 @@ def _add_rule(settings: Settings, decided: Decision) -> None:
         )
     elif method == "block":
         decided.config["rejection_sample_method"] = method
+
+
+def _add_bounds(settings: Settings, decided: Decision) -> None:
+    """Say by what K is less than its most, whatever drafts; and whether anything can predict."""
+    if decided.config is None:
+        decided.without_effect(settings, ["speculative_max_prompt_len"], "speculation is off")
+        if settings.speculative_adaptive:
+            decided.notes.append("SPECULATIVE_ADAPTIVE: no effect, speculation is off")
+        return
+    decided.adaptive = settings.speculative_adaptive
+    decided.max_prompt_len = settings.speculative_max_prompt_len
+    if decided.adaptive:
+        decided.reasons.append("K adapts to what it yields")
+    if decided.max_prompt_len is not None:
+        decided.reasons.append(f"off for prompts above {decided.max_prompt_len} tokens")
+    if decided.config.get("method") == "prediction" and not settings.speculative_prediction:
+        decided.problems.append(
+            "SPECULATIVE_PREDICTION=false: takes no predictions, and SPECULATIVE_METHOD=prediction "
+            "has nothing else to draft from; allowed: true, or another method"
+        )
 
 
 def _from_variables(

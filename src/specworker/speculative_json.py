@@ -63,6 +63,10 @@ def read(
         low, high = config.get("prompt_lookup_min"), config.get("prompt_lookup_max")
         if isinstance(low, int | None) and isinstance(high, int | None):  # else vLLM refuses
             decided.add_lookup(low, high)
+    if config["method"] == "prediction":
+        bounds = ("prompt_lookup_min", "prompt_lookup_max")
+        if idle := ", ".join(key for key in bounds if config.pop(key, None) is not None):
+            decided.notes.append(f"SPECULATIVE_CONFIG: {idle}: no effect, with method prediction")
     if config["method"] == "self":
         if config.pop("model", None) is not None:
             decided.problems.append(

@@ -7,7 +7,16 @@ from pydantic_settings import BaseSettings
 from specworker.variables import CASELESS, Boolean, Integer, JsonObject, speculative
 
 Method = Literal[
-    "ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "self"
+    "ngram",
+    "draft_model",
+    "suffix",
+    "eagle",
+    "eagle3",
+    "medusa",
+    "mlp_speculator",
+    "mtp",
+    "self",
+    "prediction",
 ]
 AcceptanceMethod = Literal["rejection_sampler", "typical_acceptance_sampler", "block"]
 
@@ -34,8 +43,8 @@ class SpeculativeSettings(BaseSettings):
     )
     num_speculative_tokens: Integer | None = speculative(
         None,
-        "K, the tokens drafted per step; what the draft declares, or 3 (suffix 24, self 1), when "
-        "unset.",
+        "K, the tokens drafted per step; what the draft declares, or 3 (suffix 24, prediction 16, "
+        "self 1), when unset.",
         place="first",
         label="tokens drafted per step (K)",
         ge=1,
@@ -71,6 +80,22 @@ class SpeculativeSettings(BaseSettings):
         label="largest batch that drafts",
         ge=1,
         le=1_000_000,
+    )
+    speculative_max_prompt_len: Integer | None = speculative(
+        None,
+        "Longest prompt, in tokens, that is drafted for; any when unset.",
+        label="longest prompt that drafts",
+        ge=1,
+    )
+    speculative_adaptive: Boolean = speculative(
+        False,
+        "Choose K, up to NUM_SPECULATIVE_TOKENS, by the goodput that is measured.",
+        label="adaptive K",
+    )
+    speculative_prediction: Boolean = speculative(
+        True,
+        "Take predicted outputs, the field prediction of chat completions, where these can be.",
+        label="predicted outputs",
     )
     speculative_draft_tensor_parallel_size: Integer | None = speculative(
         None, "Tensor parallelism of the draft: 1 or the target's.", ge=1

@@ -2,7 +2,7 @@
 
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 #: Steps of which the median is taken.
 WINDOW = 48
@@ -13,6 +13,8 @@ SPREAD = 0.15
 #: How far below what it is taken to be the time of a K may lie that is smaller than any that was
 #: measured, or that was measured once.
 UNBOUNDED = 0.8
+#: The same of a K that was measured with another size of the batch alone.
+SCALED = 0.6
 #: Measurements of which the smaller is no step that was held up.
 TWICE = 2
 
@@ -33,6 +35,10 @@ class StepTimes:
         self._seen[size][choice].add(seconds, step)
         self._curves.pop(size, None)
 
+    def has_seen(self, batch: int) -> bool:
+        """Whether a step of a batch of about this size was timed."""
+        return bucket(batch) in self._seen
+
     def samples(self, batch: int, choice: int) -> int:
         """Steps that were measured."""
         seen = self._seen.get(bucket(batch))
@@ -44,6 +50,8 @@ class StepTimes:
         if not seen:
             return SPREAD
         if not seen[choice].newest:
+            if any(size[choice].newest for size in self._seen.values()):
+                return SCALED
             measured_below = any(median.newest for median in seen[:choice])
             return SPREAD if measured_below else UNBOUNDED
         if len(seen[choice].newest) < TWICE:
@@ -106,6 +114,17 @@ def usual_choices(most: int) -> list[int]:
     return [*choices, most]
 
 
+def nearest(choices: Sequence[int], drafted: float) -> int:
+    """The index of the K that drafts of so many tokens a request are most like.
+
+    That of 0 for no drafts alone: where one request of a batch has a draft, a step can take much
+    longer than where none has.
+    """
+    if not drafted:
+        return 0
+    return min(range(1, len(choices)), key=lambda index: abs(choices[index] - drafted))
+
+
 def bucket(batch: int) -> int:
     """Sizes of about the same cost: 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, …"""
     if batch <= 4:
@@ -124,7 +143,7 @@ def _filled(seen: list[_Median], near: Sequence[float]) -> list[float]:
         if median.newest:
             times.append(median.value)
         elif near:
-            times.append(near[index] * seen[anchor].value / near[anchor])
+            times.append(_like(near, {i: seen[i].value for i in known}, index, anchor))
         else:
             below = max((k for k in known if k < index), default=None)
             above = min((k for k in known if k > index), default=None)
@@ -134,6 +153,16 @@ def _filled(seen: list[_Median], near: Sequence[float]) -> list[float]:
             else:
                 times.append(seen[known[0] if below is None else below].value)
     return _rising(times, weights)
+
+
+def _like(near: Sequence[float], known: Mapping[int, float], index: int, anchor: int) -> float:
+    """The time of a choice that grows over the known ones as it does for another size."""
+    low, high = min(known), max(known)
+    if low == high or near[high] <= near[low]:
+        return near[index] * known[anchor] / near[anchor]
+    slope = max(0.0, (known[high] - known[low]) / (near[high] - near[low]))
+    nearest = min(known, key=lambda choice: abs(choice - index))
+    return known[nearest] + slope * (near[index] - near[nearest])
 
 
 def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:

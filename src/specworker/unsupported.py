@@ -84,7 +84,7 @@ class Unsupported:
         What vLLM refuses for another reason, such as a min_p above 1, is left to it.
         """
         asked = _parameters(path, body)
-        if asked is None or (path in BEAM_ROUTES and _is_true(asked.get("use_beam_search"))):
+        if asked is None or (path in BEAM_ROUTES and is_true(asked.get("use_beam_search"))):
             return ()
         bias = asked.get("logit_bias") or {}
         if ROUTES[path] is None:
@@ -141,7 +141,8 @@ def _number(value: Any, default: float | None = None) -> float:
         return float("nan")
 
 
-def _is_true(value: Any) -> bool:
+def is_true(value: Any) -> bool:
+    """Whether vLLM takes a value for true."""
     try:
         return _TRUTH.validate_python(value)
     except ValidationError:

@@ -13,6 +13,8 @@ from statistics import median
 from typing import Literal
 
 from specworker import theory
+from specworker.acceptance import Acceptance
+from specworker.adaptation import Adaptation
 from specworker.live import Finished, Live, Setup, Window
 
 Kind = Literal["paying", "not_paying", "no_drafts", "off", "idle"]
@@ -46,6 +48,8 @@ class Verdict:
 
 def now(live: Live) -> Verdict:
     """The verdict on the last minute, or on the time since K was changed."""
+    if live.adaptation:
+        return adapting(live.setup, live.adaptation, live.running, live.since_change())
     measured = speedup(islice(live.finished(), COMPARED), live.tokens)
     return of(live.setup, live.tokens, live.running, live.since_change(), measured)
 
@@ -76,11 +80,43 @@ def of(
         return Verdict(
             "paying" if worth else "not_paying", f"{seen}: {'paying off' if worth else ADVICE}"
         )
-    if theory.speedup(length, counts.drafted / counts.drafts, setup.cost) >= WORTH:
+    if _estimate(setup, counts) >= WORTH:
         return Verdict("paying", f"{length:.1f} tokens per step: paying off", is_estimate=True)
     but = f", but a drafted one is taken to cost {setup.cost:.0%} of a step"
     seen = f"{length:.1f} tokens per step{but if length >= PROMISING else ''}"
     return Verdict("not_paying", f"{seen}: {ADVICE}", is_estimate=True)
+
+
+def adapting(setup: Setup, known: Adaptation, running: int, window: Window) -> Verdict:
+    """The verdict where K adapts, which turns drafting off by itself where it does not pay.
+
+    Args:
+        setup: what the engine speculates with.
+        known: what is known of K.
+        running: requests in the batch.
+        window: figures of the time in question.
+    """
+    if running and setup.tokens_at(running) == 0:
+        return Verdict("off", _off_at(setup, running))
+    counts = window.counts
+    if not counts.generated:
+        return Verdict("idle", "idle: nothing was generated")
+    if not known.tokens:
+        reason = known.reason or "no larger K has been found to pay"
+        return Verdict("off", f"off for now, K adapts: {reason}")
+    if not counts.drafts:
+        return Verdict("no_drafts", f"no drafts: {_why_none(setup)}")
+    gain = known.gain or _estimate(setup, counts)
+    seen = f"{counts.mean_length:.1f} tokens per step, K adapts and is {known.tokens}"
+    seen += f", about {gain:.1f} times as fast as at K = 0"
+    if gain >= WORTH:
+        return Verdict("paying", f"{seen}: paying off", is_estimate=True)
+    return Verdict("not_paying", f"{seen}: hardly worth it", is_estimate=True)
+
+
+def _estimate(setup: Setup, counts: Acceptance) -> float:
+    """How many times as fast as at K = 0 drafting is where nothing but its cost slows it."""
+    return theory.speedup(counts.mean_length, counts.drafted / counts.drafts, setup.cost)
 
 
 def _off(setup: Setup, tokens: int, running: int) -> str | None:
@@ -90,9 +126,13 @@ def _off(setup: Setup, tokens: int, running: int) -> str | None:
     if tokens == 0:
         return f"off: K is set to 0{f', but {setup.at_zero}' if setup.at_zero else ''}"
     if running and setup.tokens_at(running) == 0:
-        limit = setup.disable_by_batch_size
-        return f"off above batch {limit}" if limit else f"off at batch {running}"
+        return _off_at(setup, running)
     return None
+
+
+def _off_at(setup: Setup, running: int) -> str:
+    limit = setup.disable_by_batch_size
+    return f"off above batch {limit}" if limit else f"off at batch {running}"
 
 
 def _why_none(setup: Setup) -> str:

@@ -16,12 +16,14 @@ from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 from specworker import drafting, model_size
 from specworker.acceptance import Acceptance
 from specworker.acceptance_rule import AcceptanceRule
-from specworker.inside_vllm import rule_config, whole_batch
+from specworker.inside_vllm import rule_config, steering, whole_batch
 from specworker.live import Finished, Live, Setup
 from specworker.outgoing import public
 
 #: vLLM's scheduler as `scheduler_cls` names it, with a K that can change.
 SCHEDULER = "specworker.inside_vllm.scheduler.make_scheduler"
+#: Why K stays as it is where several replicas serve.
+REPLICAS = "replicas of data parallelism wait for one another, and must draft alike"
 #: What drafting a token is taken to cost, in steps of the model, where sizes do not tell.
 DRAFT_MODEL_COST, HEAD_COST = 0.1, 0.05
 #: Names of requests that are parts of an answer, one of its prompts or turns, up to the number.
@@ -43,7 +45,11 @@ def setup(config: VllmConfig, method: str | None, draft: str | None, fallback: s
     if speculative is None:
         return Setup(fallback=fallback and public(fallback))
     schedule: list[int] = []
-    if by_batch := speculative.num_speculative_tokens_per_batch_size:
+    steered = steering.handed_over(config)
+    by_batch = speculative.num_speculative_tokens_per_batch_size
+    if steered.adaptive:  # vLLM's own then names every K, and not the user's limits
+        by_batch = steered.by_batch and [*map(list, steered.by_batch)]
+    if by_batch:
         schedule = build_dynamic_sd_schedule_lookup(
             by_batch, config.scheduler_config.max_num_seqs, speculative.num_speculative_tokens
         )
@@ -56,6 +62,7 @@ def setup(config: VllmConfig, method: str | None, draft: str | None, fallback: s
         at_zero=whole_batch.at_zero(config),
         rule=_rule(config),
         fixed=_fixed(config),
+        adaptive=steered.adaptive,
     )
 
 
@@ -84,7 +91,7 @@ def _rule(config: VllmConfig) -> AcceptanceRule:
 def _fixed(config: VllmConfig) -> str | None:
     """Why K cannot be changed while the engine runs; None where it can."""
     if config.parallel_config.data_parallel_size > 1:
-        return "replicas of data parallelism wait for one another, and must draft alike"
+        return REPLICAS
     if (named := config.scheduler_config.scheduler_cls) != SCHEDULER:
         return f"only the worker's own scheduler takes another K, and the engine has {named}"
     return None
@@ -174,11 +181,3 @@ def answer_id(request_id: str) -> str:
     """The id of the answer that a request of the engine belongs to."""
     part = _PART.match(request_id)
     return part[0] if part else request_id
-
-
-async def set_tokens(client: AsyncLLM, tokens: int) -> int:
-    """Set K in the engine's scheduler for the steps from the next one on. Returns what it was."""
-    from specworker.inside_vllm.scheduler import SET_TOKENS
-
-    before: int = await client.engine_core.call_utility_async("scheduler", SET_TOKENS, tokens)
-    return before
