@@ -52,6 +52,7 @@ class Server:
         besides: tokens of other traffic, counted with each request.
         running: requests of others, as the metrics tell.
         slow: seconds that an answer takes.
+        adapts: whether K adapts up to `tokens`.
         at_zero: what a step at K = 0 still does.
         asked: what came: (route, K then), in order.
         bodies: of the completions.
@@ -68,6 +69,7 @@ class Server:
     besides: int = 0
     running: int = 0
     slow: float = 0.0
+    adapts: bool = False
     at_zero: str | None = None
     asked: list[tuple[str, int | None]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -97,7 +99,11 @@ class Server:
             if request.method == "PATCH" and self.is_fixed:
                 return _error(409, "K cannot be changed: it is fixed.")
             if request.method == "PATCH":
-                self.tokens = (await request.json())["num_speculative_tokens"]
+                asked = await request.json()
+                self.tokens, self.adapts = (
+                    asked["num_speculative_tokens"],
+                    asked.get("adaptive", False),
+                )
             return JSONResponse(self.overview())
         if path.endswith("/completions"):
             self.bodies.append(await request.json())
@@ -116,6 +122,7 @@ class Server:
             "max_num_speculative_tokens": self.largest,
             "draft_cost": 0.0,
             "at_zero": self.at_zero,
+            "adaptive": {"max_num_speculative_tokens": self.tokens} if self.adapts else None,
         }
 
     def metrics(self) -> str:

@@ -46,6 +46,28 @@ def test_a_server_that_runs_is_measured_and_left_as_it_was(
     }
 
 
+def test_a_k_that_adapts_is_what_is_compared_with_off(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server(adapts=True)
+    seen: list[tuple[int | None, bool]] = []
+    answer = server.answer
+
+    async def noted(request: Any) -> Any:
+        if request.url.path.endswith("/completions"):
+            seen.append((server.tokens, server.adapts))
+        return await answer(request)
+
+    server.answer = noted  # type: ignore[method-assign]
+    with counted_server.serving(server) as url:
+        options = ("--prompts", prompts, "--url", url, "--out", str(tmp_path / "out"))
+        assert compare(*options) == 0
+    assert {*seen} == {(3, True), (0, False)}
+    assert (server.tokens, server.adapts) == (3, True)
+    report = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert "K adapts up to 3" in json.dumps(report)
+
+
 def test_json_is_the_only_output(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

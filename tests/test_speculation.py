@@ -242,6 +242,12 @@ def test_without_speculation_what_bounds_k_has_no_effect_and_is_named() -> None:
     assert not speculation.is_set(settings(SPECULATIVE_ADAPTIVE="true"))
 
 
+def test_what_is_predicted_needs_no_k_that_adapts() -> None:
+    decided = resolve(SPECULATIVE_METHOD="prediction", SPECULATIVE_ADAPTIVE="true")
+    assert not decided.adaptive
+    assert any("SPECULATIVE_ADAPTIVE: no effect" in note for note in decided.notes)
+
+
 def test_suffix_has_no_use_for_lookup_bounds_and_says_so() -> None:
     decided = resolve(SPECULATIVE_METHOD="suffix", NGRAM_PROMPT_LOOKUP_MAX="4")
     assert decided.config == {"method": "suffix", "num_speculative_tokens": 24}

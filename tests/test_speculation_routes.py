@@ -165,6 +165,15 @@ async def test_where_k_cannot_be_changed_the_reason_is_given(setup: Setup, says:
         assert (scheduler.tokens, scheduler.most) == (setup.tokens, None)
 
 
+async def test_where_only_predictions_draft_k_does_not_adapt() -> None:
+    app, _, scheduler = application(Setup(method="prediction", tokens=16))
+    status, said = await ask(app, "PATCH", {"adaptive": True})
+    assert (status, said["error"]["param"]) == (409, "adaptive")
+    assert scheduler.most is None
+    status, _ = await ask(app, "PATCH", {"num_speculative_tokens": 2})
+    assert (status, scheduler.tokens) == (200, 2)
+
+
 def test_the_documentation_names_the_routes_their_answers_and_the_largest_k() -> None:
     schema = application()[0].openapi()
     routes = schema["paths"]["/speculation"]

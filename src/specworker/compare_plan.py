@@ -152,7 +152,8 @@ async def _of_servers(
         arms: tuple[Arm, ...] = (Arm(OFF, place=0), Arm(method, place=1))
         off = f"the server at {places[0].url}"
     elif server.largest:
-        arms = (Arm(OFF, 0), Arm(method, server.initial or server.largest))
+        speculates = server.initial is not None and server.initial.tokens
+        arms = (Arm(OFF, 0), Arm(method, None if speculates else server.largest))
         off = "K = 0 in the same engine"
     else:
         raise ConfigurationError(
@@ -162,7 +163,7 @@ async def _of_servers(
                 "with a server without speculation"
             ]
         )
-    settings = {method: f"the server at {url}, K = {server.initial}", OFF: off}
+    settings = {method: f"the server at {url}, {server.initial}", OFF: off}
     if server.overview is None:
         settings[method] = f"the server at {url}"
     trial = Trial(method, arms, places)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import psutil
@@ -19,6 +19,16 @@ SOON = 60
 LAG = 2.0
 
 
+class Setting(NamedTuple):
+    """K, and whether it adapts up to that."""
+
+    tokens: int
+    adapts: bool = False
+
+    def __str__(self) -> str:
+        return f"K adapts up to {self.tokens}" if self.adapts else f"K = {self.tokens}"
+
+
 class MeasuredServer:
     """A server that is measured.
 
@@ -30,7 +40,7 @@ class MeasuredServer:
         version: of vLLM, where the server tells it.
         overview: what `/speculation` said at first; None where there is no such route.
         initial: K as it was set at first; None where the server does not tell it.
-        tokens: K as it is set now; None where that is not known.
+        setting: K as it is set now; None where that is not known.
     """
 
     def __init__(
@@ -44,8 +54,8 @@ class MeasuredServer:
         self.processes = list(processes)
         self.model = self.version = ""
         self.overview: dict[str, Any] | None = None
-        self.initial: int | None = None
-        self.tokens: int | None = None
+        self.initial: Setting | None = None
+        self.setting: Setting | None = None
 
     @classmethod
     def of(cls, url: str, key: str) -> "MeasuredServer":
@@ -63,7 +73,7 @@ class MeasuredServer:
         self.version = str((await self._json_if_there("GET", "/version") or {}).get("version", ""))
         self.overview = await self._json_if_there("GET", "/speculation")
         if self.overview is not None:
-            self.initial = self.tokens = int(self.overview["num_speculative_tokens"])
+            self.initial = self.setting = _setting(self.overview)
         await self.read()
 
     @property
@@ -82,25 +92,25 @@ class MeasuredServer:
         reason = (self.overview or {}).get("at_zero")
         return f"off is K = 0 in the same engine: {reason}" if reason else None
 
-    async def set_tokens(self, tokens: int) -> None:
-        """Set K.
+    async def set(self, setting: Setting) -> None:
+        """Set K, or have it adapt.
 
         Raises:
             MeasuringError: the server refuses.
         """
-        if tokens != self.tokens:
-            was, self.tokens = self.tokens, None  # who stops this does not know if it was done
-            status, text = await self._asked(
-                "PATCH", "/speculation", {"num_speculative_tokens": tokens}
-            )
+        if setting != self.setting:
+            was, self.setting = self.setting, None  # who stops this does not know if it was done
+            adapts = {"adaptive": True} if setting.adapts else {}
+            asked = {"num_speculative_tokens": setting.tokens} | adapts
+            status, text = await self._asked("PATCH", "/speculation", asked)
             if status != 200:
-                self.tokens = was
+                self.setting = was
                 raise MeasuringError(
                     f"PATCH {self.url}/speculation: HTTP {status}: {_shown(text)}; allowed: a "
                     "server whose K can be changed, or one without speculation beside it "
                     "(--off engine, --off-url)"
                 )
-            self.tokens = tokens
+            self.setting = setting
 
     @contextlib.asynccontextmanager
     async def restored(self) -> AsyncIterator[None]:
@@ -109,7 +119,7 @@ class MeasuredServer:
             yield
         finally:
             if self.initial is not None:
-                await self.set_tokens(self.initial)
+                await self.set(self.initial)
 
     async def forget(self) -> bool:
         """Have the server empty its prefix cache. Returns whether it did.
@@ -183,6 +193,13 @@ class MeasuredServer:
         except (aiohttp.ClientError, TimeoutError) as error:
             reason = str(error) or f"no answer in {SOON} s"
             raise MeasuringError(f"{method} {self.url}{path}: {reason}") from None
+
+
+def _setting(overview: Mapping[str, Any]) -> Setting:
+    """K as an overview has it."""
+    if adaptive := overview.get("adaptive"):
+        return Setting(int(adaptive["max_num_speculative_tokens"]), adapts=True)
+    return Setting(int(overview["num_speculative_tokens"]))
 
 
 def _shown(text: str) -> str:

@@ -149,6 +149,11 @@ def _add_bounds(settings: Settings, decided: Decision) -> None:
             decided.notes.append("SPECULATIVE_ADAPTIVE: no effect, speculation is off")
         return
     decided.adaptive = settings.speculative_adaptive
+    if decided.adaptive and decided.config.get("method") == "prediction":
+        decided.adaptive = False
+        decided.notes.append(
+            "SPECULATIVE_ADAPTIVE: no effect with method prediction, which drafts what is predicted"
+        )
     decided.max_prompt_len = settings.speculative_max_prompt_len
     if decided.adaptive:
         decided.reasons.append("K adapts to what it yields")

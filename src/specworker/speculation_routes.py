@@ -142,6 +142,13 @@ def wanted(body: bytes, setup: Setup) -> Wanted:
             f"K cannot be changed: {reason}.", status=409, kind="ConflictError", param=None
         )
     form = Adapting if _adapts(body) else Change
+    if form is Adapting and setup.method == "prediction":
+        raise RequestError(
+            "K does not adapt with method prediction, which drafts what requests predict.",
+            status=409,
+            kind="ConflictError",
+            param="adaptive",
+        )
     try:
         asked = form.model_validate_json(body)
     except ValidationError as invalid:

@@ -19,7 +19,7 @@ import aiohttp
 
 from specworker import places
 from specworker.measured import OFF, Answered, MeasuringError, Round
-from specworker.measured_server import MeasuredServer
+from specworker.measured_server import MeasuredServer, Setting
 from specworker.places import Place, Say
 from specworker.workloads import Prompt, Workload
 
@@ -225,14 +225,14 @@ class _Turn:
             counts,
             self.trial.name,
             tuple(note for note in notes if note),
-            server.draft_cost if server.tokens else None,
+            server.draft_cost if server.setting and server.setting.tokens else None,
         )
 
     async def _prepare(self, server: MeasuredServer, arm: Arm) -> bool:
         """Set K, and empty the prefix cache unless it is to be kept. Returns whether it did."""
-        tokens = server.initial if arm.tokens is None else arm.tokens
-        if tokens is not None:
-            await server.set_tokens(tokens)
+        setting = server.initial if arm.tokens is None else Setting(arm.tokens)
+        if setting is not None:
+            await server.set(setting)
         return not self.manner.is_warm and await server.forget()
 
     async def _ask(

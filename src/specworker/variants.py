@@ -19,6 +19,8 @@ SPECULATION = tuple(
     for name in (
         "speculative_config",
         *REPLACED,
+        "speculative_adaptive",
+        "speculative_max_prompt_len",
         "spec_decoding_acceptance_method",
         *TYPICAL_VARIABLES,
     )
