@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
@@ -46,21 +46,33 @@ def run(options: Namespace, environment: MutableMapping[str, str]) -> int:
     folder = Path(
         options.resume or options.out or time.strftime("specworker-compare-%Y%m%d-%H%M%S")
     )
+    return carried_out(_run(options, environment, folder), folder, off=options.off)
+
+
+def carried_out(work: Coroutine[Any, Any, int], folder: Path, *, off: str) -> int:
+    """Do `work`, and say in words what breaks it off. Returns the exit status.
+
+    Args:
+        work: what measures, and returns the status where nothing breaks it off.
+        folder: where what was measured is kept.
+        off: what variants are compared with, as `--off` has it.
+    """
     try:
-        return asyncio.run(_run(options, environment, folder))
+        return asyncio.run(work)
     except ConfigurationError as error:
         say(str(error))
         return WRONG
     except (StartError, MeasuringError) as error:
         say(f"failed, so that nothing is concluded: {error}")
-        if isinstance(error, StartError) and options.off == "engine":
+        if isinstance(error, StartError) and off == "engine":
             say("--off engine needs room for two engines at once; --off same does with one")
-        _tell_of_resume(folder)
-        return FAILED
+        status = FAILED
     except (KeyboardInterrupt, asyncio.CancelledError):
         say("interrupted")
-        _tell_of_resume(folder)
-        return INTERRUPTED
+        status = INTERRUPTED
+    if (folder / rounds_file.NAME).is_file():
+        say(f"what was measured is kept; the same command with --resume {folder} goes on")
+    return status
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
@@ -187,8 +199,3 @@ def _report(found: Comparison, folder: Path, *, as_json: bool) -> int:
         Console(file=sys.stdout, width=wide, highlight=False).print(comparison_table.of(found))
     say(f"written: {', '.join(str(path) for path in written)}")
     return 0
-
-
-def _tell_of_resume(folder: Path) -> None:
-    if (folder / rounds_file.NAME).is_file():
-        say(f"what was measured is kept; the same command with --resume {folder} goes on")

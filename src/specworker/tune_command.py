@@ -16,17 +16,16 @@ from specworker import (
     comparison,
     environment_block,
     provenance,
-    rounds_file,
     trials,
     tune_plan,
     tuning,
     tuning_report,
 )
 from specworker.candidates import Refused
-from specworker.compare_command import FAILED, INTERRUPTED, WRONG, prepare, say
+from specworker.compare_command import carried_out, prepare, say
 from specworker.comparison import Comparison
-from specworker.errors import ConfigurationError, StartError
-from specworker.measured import MeasuringError, Round
+from specworker.errors import StartError
+from specworker.measured import Round
 from specworker.rounds_file import RoundsFile
 from specworker.trials import Manner, Trial
 from specworker.tune_plan import TunePlan
@@ -44,22 +43,7 @@ def run(options: Namespace, environment: MutableMapping[str, str]) -> int:
     """
     prepare(environment)
     folder = Path(options.resume or options.out or time.strftime("specworker-tune-%Y%m%d-%H%M%S"))
-    try:
-        return asyncio.run(_run(options, environment, folder))
-    except ConfigurationError as error:
-        say(str(error))
-        return WRONG
-    except (StartError, MeasuringError) as error:
-        say(f"failed, so that nothing is concluded: {error}")
-        if isinstance(error, StartError) and options.off == "engine":
-            say("--off engine needs room for two engines at once; --off same does with one")
-        status = FAILED
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        say("interrupted")
-        status = INTERRUPTED
-    if (folder / rounds_file.NAME).is_file():
-        say(f"what was measured is kept; the same command with --resume {folder} goes on")
-    return status
+    return carried_out(_run(options, environment, folder), folder, off=options.off)
 
 
 async def _run(options: Namespace, environment: Mapping[str, str], folder: Path) -> int:
