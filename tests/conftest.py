@@ -27,9 +27,8 @@ if side := os.environ.get("PYTEST_XDIST_WORKER"):
     cores = sorted(os.sched_getaffinity(0))
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = str(cores[int(side.removeprefix("gw")) % len(cores)])
 
-#: The configurations of the demo model, and those of tiny models, in the order in which
-#: their engines run.
-DEMO = (
+#: The configurations of engines, in the order in which they run.
+ENGINES = (
     "plain",
     "ngram",
     "ngram up to two",
@@ -38,8 +37,6 @@ DEMO = (
     "self-draft up to two",
     "medusa up to two",
     "suffix up to two",
-)
-TINY = (
     "tiny plain",
     "tiny ngram",
     "tiny draft",
@@ -53,30 +50,18 @@ TINY = (
     "eagle3",
     "mtp",
     "mlp_speculator up to two",
+    "of its own",  # which the test starts itself
 )
-ENGINES = (*DEMO, *TINY, "of its own")  # which the test starts itself
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests without an engine first, then those of each engine together.
-
-    Side by side may run what shares neither an engine nor the answers of one without
-    speculation.
-    """
-
-    def engine(item: pytest.Item) -> str | None:
-        marker = item.get_closest_marker("engine")
-        return marker.args[0] if marker else None
+    """Run the tests without an engine first, then those of each engine together."""
 
     def place(item: pytest.Item) -> int:
-        name = engine(item)
-        return 1 + ENGINES.index(name) if name else 0
+        marker = item.get_closest_marker("engine")
+        return 1 + ENGINES.index(marker.args[0]) if marker else 0
 
     items.sort(key=place)
-    for item in items:
-        name = engine(item)
-        shared = {**dict.fromkeys(DEMO, "demo"), **dict.fromkeys(TINY, "tiny")}.get(name or "")
-        item.add_marker(pytest.mark.xdist_group(shared or f"{item.path.stem} {name}"))
 
 
 @pytest.fixture(autouse=True)

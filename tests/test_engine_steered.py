@@ -15,11 +15,11 @@ import pytest
 from specworker import serving
 from specworker.engine import Engine
 from specworker.terms import TOKENS
-from tests.engines import events, outputs
+from tests.engines import Rack, events, outputs
 
 PLAIN, STEERED, WITH_DRAFT = "tiny with an adapter", "tiny steered", "tiny steered, with a draft"
 ROUTE = "/v1/chat/completions"
-REQUESTS = 200
+REQUESTS, FEWER = 200, 60
 
 Asked = dict[str, Any]
 
@@ -97,34 +97,16 @@ async def cancelled(engine: Engine, number: int) -> None:
             return
 
 
-@pytest.fixture(scope="session")
-def plain() -> list[list[list[int]]]:
-    """The tokens of every answer without speculation."""
-    return []
-
-
-@pytest.mark.engine(PLAIN)
-async def test_plain_answers(engine: Engine, plain: list[list[list[int]]]) -> None:
-    plain += await asyncio.gather(*(whole(engine, asked(number)) for number in range(REQUESTS)))
+@pytest.mark.engine("of its own")
+async def test_every_answer_is_that_of_plain_decoding(rack: Rack) -> None:
+    engine = await rack.get(PLAIN)
+    plain = await asyncio.gather(*(whole(engine, asked(number)) for number in range(REQUESTS)))
     assert len({str(tokens) for tokens in plain}) > REQUESTS / 3
-
-
-@pytest.mark.engine(STEERED)
-async def test_every_answer_is_that_of_plain_decoding(
-    engine: Engine, plain: list[list[list[int]]]
-) -> None:
-    await check(engine, plain, REQUESTS)
-
-
-@pytest.mark.engine(WITH_DRAFT)
-async def test_every_answer_is_that_of_plain_decoding_with_a_draft_model(
-    engine: Engine, plain: list[list[list[int]]]
-) -> None:
-    await check(engine, plain, 60)
+    await check(await rack.get(STEERED), plain, REQUESTS)
+    await check(await rack.get(WITH_DRAFT), plain, FEWER)
 
 
 async def check(engine: Engine, plain: list[list[list[int]]], requests: int) -> None:
-    assert plain, "run it with the test of the plain answers"
     before = engine.live.total
     some = asyncio.Semaphore(40)
 
