@@ -16,7 +16,7 @@ check:  ## Lint, types and the whole test suite
 	@.venv/bin/ruff check .
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/mypy
-	@.venv/bin/pytest --numprocesses 2 --dist loadfile
+	@.venv/bin/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 test: check  ## The same as check
 

@@ -27,6 +27,8 @@ if side := os.environ.get("PYTEST_XDIST_WORKER"):
     cores = sorted(os.sched_getaffinity(0))
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = str(cores[int(side.removeprefix("gw")) % len(cores)])
 
+#: The mark of a test that starts its engines itself.
+OF_ITS_OWN = "of its own"
 #: The configurations of engines, in the order in which they run.
 ENGINES = (
     "plain",
@@ -47,18 +49,28 @@ ENGINES = (
     "eagle3",
     "mtp",
     "mlp_speculator up to two",
-    "of its own",  # which the test starts itself
+    OF_ITS_OWN,
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests without an engine first, then those of each engine together."""
+    """Have the tests of an engine follow one another, in one process where there are several.
 
-    def place(item: pytest.Item) -> int:
+    Those without an engine come first; side by side they come last, being the shortest, so that
+    no process is left to wait for another.
+    """
+
+    def engine_of(item: pytest.Item) -> str | None:
         marker = item.get_closest_marker("engine")
-        return 1 + ENGINES.index(marker.args[0]) if marker else 0
+        return marker.args[0] if marker else None
 
-    items.sort(key=place)
+    without = len(ENGINES) if side else -1
+    order = {engine: number for number, engine in enumerate(ENGINES)} | {None: without}
+    items.sort(key=lambda item: order[engine_of(item)])
+    for item in items:
+        engine = engine_of(item)
+        group = item.path.name if engine in (None, OF_ITS_OWN) else engine
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)

@@ -121,8 +121,8 @@ def test_it_drafts_after_the_last_sampled_token_of_each_request() -> None:
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """vLLM's models, which are as they were after the test."""
-    models = dict(ModelRegistry.models)
+    """vLLM's models without ours; they are as they were after the test."""
+    models = {name: model for name, model in ModelRegistry.models.items() if name != MLP_SPECULATOR}
     monkeypatch.setattr(ModelRegistry, "models", models)
     return models
 
