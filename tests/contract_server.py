@@ -62,6 +62,7 @@ def figures(**other: Any) -> dict[str, Any]:
         "disable_by_batch_size": None,
         "draft_cost": 0.0,
         "at_zero": None,
+        "dtype": "float32",
         "acceptance_rule": {"name": "rejection_sampler", "lossy": False},
         "fallback": None,
         "requests": {"running": 1, "waiting": 2},

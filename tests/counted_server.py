@@ -54,6 +54,7 @@ class Server:
         slow: seconds that an answer takes.
         adapts: whether K adapts up to `tokens`.
         at_zero: what a step at K = 0 still does.
+        dtype: of the model's sums.
         asked: what came: (route, K then), in order.
         bodies: of the completions.
         keys: what each request brought for `authorization`.
@@ -71,6 +72,7 @@ class Server:
     slow: float = 0.0
     adapts: bool = False
     at_zero: str | None = None
+    dtype: str | None = None
     asked: list[tuple[str, int | None]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: list[list[str]] = field(default_factory=list)
@@ -122,6 +124,7 @@ class Server:
             "max_num_speculative_tokens": self.largest,
             "draft_cost": 0.0,
             "at_zero": self.at_zero,
+            "dtype": self.dtype,
             "adaptive": {"max_num_speculative_tokens": self.tokens} if self.adapts else None,
         }
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specworker import __main__, child_server
-from specworker.rounds_file import NAME
+from specworker.rounds_file import NAME, has_rounds
 from tests import counted_server
 from tests.counted_server import MODEL, Server
 from tests.servers import ROOT, SOON
@@ -166,7 +166,7 @@ def test_an_interrupt_sets_k_back_and_says_how_to_go_on(
         ) as running,
     ):
         deadline = time.monotonic() + 3 * SOON
-        while server.tokens != 0 or not server.bodies:
+        while server.tokens != 0 or not has_rounds(out):
             assert running.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -184,7 +184,9 @@ def test_a_server_that_is_not_there_or_counts_nothing_is_told(
 ) -> None:
     options = ("--prompts", prompts, "--out", str(tmp_path / "out"))
     assert compare(*options, "--url", "http://127.0.0.1:9") == 1
-    assert "http://127.0.0.1:9/v1/models: Cannot connect" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "http://127.0.0.1:9/v1/models: Cannot connect" in told
+    assert "--resume" not in told
     assert compare(*options, "--url", "https://user:sk-mine@host") == 2
     told = capsys.readouterr().err
     assert "--url: is no address of a server" in told

@@ -43,7 +43,18 @@ def test_speedups_are_taken_within_a_round() -> None:
     ]
     row = compared(rounds).rows[1]
     assert row.speedup is not None
-    assert astuple(row.speedup) == pytest.approx((2.1, 2.0, 2.5, 3))
+    assert astuple(row.speedup)[:4] == pytest.approx((2.1, 2.0, 2.5, 3))
+
+
+def test_a_round_without_an_answer_tells_no_speed_up() -> None:
+    empty = replace(measured("ngram"), answers=(Answered(0),))
+    assert compared([measured(), empty]).rows[1].speedup is None
+
+
+def test_the_dtype_is_known_where_all_tell_the_same() -> None:
+    single, half, silent = (measured(dtype=dtype) for dtype in ("float32", "bfloat16", ""))
+    assert compared([single, single]).dtype == "float32"
+    assert compared([single, half]).dtype == compared([single, silent]).dtype == ""
 
 
 def test_each_trial_is_compared_with_its_own_off() -> None:

@@ -45,7 +45,7 @@ def setup(folder: Path, speculative: Any, method: str | None = None, **options: 
 
 
 def test_a_lookup_costs_nothing_and_its_k_can_be_changed(folder: Path) -> None:
-    assert setup(folder, NGRAM) == Setup("ngram", "small", 3)
+    assert setup(folder, NGRAM) == Setup("ngram", "small", 3, dtype="bfloat16")
     assert setup(folder, NGRAM, method="as it was asked for").method == "as it was asked for"
 
 
@@ -81,7 +81,13 @@ def test_a_head_has_a_cost_of_its_own(folder: Path) -> None:
 def test_plain_decoding_has_nothing_but_its_reason(folder: Path) -> None:
     config = EngineArgs(model=str(folder / "model")).create_engine_config()
     reason = "it is not in /runpod-volume/models/draft"
-    assert observer.setup(config, None, None, reason) == Setup(fallback="it is not in <path>")
+    told = Setup(fallback="it is not in <path>", dtype="bfloat16")
+    assert observer.setup(config, None, None, reason) == told
+
+
+def test_the_dtype_is_the_one_that_vllm_resolved(folder: Path) -> None:
+    assert setup(folder, NGRAM, dtype="float32").dtype == "float32"
+    assert setup(folder, NGRAM, dtype="half").dtype == "float16"
 
 
 def test_the_rule_is_the_one_that_was_handed_over(folder: Path) -> None:

@@ -30,7 +30,7 @@ def running(setup: Setup) -> Live:
 
 
 def test_everything_is_told_as_documented() -> None:
-    said = overview.of(running(Setup("ngram", None, 3, (0, 3, 3, 0)))).model_dump()
+    said = overview.of(running(Setup("ngram", None, 3, (0, 3, 3, 0), dtype="float32"))).model_dump()
     windows = said.pop("windows")
     assert list(windows) == ["10s", "1m", "since_start"]
     assert windows["10s"] == {
@@ -67,6 +67,7 @@ def test_everything_is_told_as_documented() -> None:
         "disable_by_batch_size": 2,
         "draft_cost": 0.0,
         "at_zero": None,
+        "dtype": "float32",
         "acceptance_rule": {"name": "rejection_sampler", "lossy": False},
         "fallback": None,
         "requests": {"running": 2, "waiting": 1},
@@ -99,6 +100,7 @@ def test_an_engine_that_decodes_plainly_says_so() -> None:
         0,
     )
     assert said.fallback == "it did not load"
+    assert said.dtype is None
     assert said.verdict.kind == "off"
     assert said.windows["1m"].mean_acceptance_length == 1.0
     assert said.windows["1m"].acceptance_by_position == []

@@ -47,7 +47,10 @@ def test_json_has_everything_with_its_version(folder: Path) -> None:
     assert data["verdict"][1].startswith("suffix $x_1$ pays with 1 request at once, and not")
     row = data["rows"][1]
     assert (row["variant"], row["concurrency"], row["rounds"]) == ("ngram", 1, 3)
-    assert row["speedup"] == pytest.approx({"median": 1.5, "low": 1.4, "high": 1.6, "rounds": 3})
+    figures = {"median": 1.5, "low": 1.4, "high": 1.6, "lower": 1.34, "upper": 1.675, "rounds": 3}
+    assert row["speedup"] == pytest.approx(figures, abs=0.005)
+    single = next(row["speedup"] for row in data["rows"] if row["speedup"] and row["rounds"] == 1)
+    assert (single["rounds"], single["lower"], single["upper"]) == (1, None, None)
     assert row["ttft_ms"] == pytest.approx({"p50": 100, "p95": 200})
     assert row["tpot_ms"]["p50"] == pytest.approx(10 / 1.5)
     assert (row["drafted"], row["accepted"], row["mean_acceptance_length"]) == (60, 45, 2.5)
@@ -69,6 +72,7 @@ def test_csv_has_a_line_for_each_row_and_names_units(folder: Path) -> None:
     off, ngram = lines[:2]
     assert (off["speedup.median"], off["acceptance_by_position.1"]) == ("", "")
     assert float(ngram["speedup.low"]) == pytest.approx(1.4)
+    assert float(ngram["speedup.upper"]) == pytest.approx(1.675, abs=0.005)
     assert float(ngram["ttft_ms.p95"]) == pytest.approx(200)
     assert float(ngram["acceptance_by_position.2"]) == 0.6
     assert ngram["verdict.kind"] == "pays"

@@ -51,7 +51,7 @@ async def test_it_shows_everything_without_barriers_and_without_a_network(
         assert await page.locator("svg").count() == 3
         cells = await page.locator("table").first.locator("tbody tr").nth(1).inner_text()
         assert cells.split()[:2] == ["1", "ngram"]
-        assert "1.50 (1.40–1.60)" in cells
+        assert "1.50 (1.34–1.68)" in cells
         fits = await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert fits
         assert await barriers(page) == ""

@@ -8,7 +8,7 @@ import pytest
 from specworker.acceptance import Acceptance
 from specworker.errors import ConfigurationError
 from specworker.measured import Answered, Round
-from specworker.rounds_file import NAME, RoundsFile
+from specworker.rounds_file import NAME, RoundsFile, has_rounds, opened
 
 PLAN = {"model": "demo", "concurrency": [1, 4], "rounds": 3}
 BEGUN = {"date": "2026-01-02"}
@@ -105,3 +105,26 @@ def test_a_file_of_something_else_is_refused(content: str, tmp_path: Path) -> No
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be read \(No such file or directory\)"):
         RoundsFile.resume(tmp_path, PLAN)
+
+
+def test_a_run_that_measured_nothing_leaves_no_file_to_go_on_with(tmp_path: Path) -> None:
+    for _ in range(2):  # the same folder again
+        with opened(tmp_path, PLAN, resumes=False, say=print) as file:
+            assert file.path.is_file()
+            assert not has_rounds(tmp_path)
+        assert not file.path.exists()
+    assert not has_rounds(tmp_path)
+
+
+def test_a_run_that_goes_on_says_when_and_what_of_it_is_not_used(tmp_path: Path) -> None:
+    with opened(tmp_path, PLAN, resumes=False, say=print) as file:
+        file.add(ROUND)
+    assert has_rounds(tmp_path)
+    assert set(file.provenance) == {"date"}
+    file.path.write_bytes(file.path.read_bytes() + b"cut")
+    said: list[str] = []
+    with opened(tmp_path, PLAN, resumes=True, say=said.append) as again:
+        assert again.rounds == [ROUND]
+    assert set(again.provenance) == {"date", "resumed"}
+    assert said == [f"{file.path}: its last line was cut off and is not used"]
+    assert has_rounds(tmp_path)

@@ -130,6 +130,11 @@ async def test_other_traffic_is_told() -> None:
     assert "2 requests of others were running" in busy[0].notes[0]
 
 
+async def test_rounds_carry_the_dtype_where_the_server_tells_it() -> None:
+    assert {one.dtype for one in (await measured(Server(dtype="float32")))[0]} == {"float32"}
+    assert {one.dtype for one in (await measured(Server()))[0]} == {""}
+
+
 async def test_what_k_of_zero_still_costs_is_told_with_off_alone() -> None:
     off, on = (await measured(Server(at_zero="eagle still runs its layer")))[0]
     assert off.notes == ("off is K = 0 in the same engine: eagle still runs its layer",)

@@ -86,6 +86,11 @@ def test_the_plan_can_be_read_and_says_how_long_it_takes(folder: Path) -> None:
     assert json.loads(json.dumps(plan.as_object())) == plan.as_object()
 
 
+def test_one_round_confirms_nothing_and_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--rounds 1: settles nothing; allowed: 2 or more"):
+        planned(folder, "--methods", "ngram", "--rounds", "1")
+
+
 def test_a_plan_with_nothing_to_try_says_why(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="nothing can be tried:\nmtp: "):
         planned(folder, "--methods", "mtp")

@@ -9,6 +9,7 @@ from specworker import tuning
 from specworker.acceptance import Acceptance
 from specworker.comparison import Row, Spread
 from specworker.measured import OFF, Answered, MeasuringError, Round
+from specworker.speedup import Speedup
 from specworker.tuning import Cell, Confirmed, Setting, Tried
 
 TOKENS = 81
@@ -41,7 +42,9 @@ def gaining(name: str, gains: Mapping[int, Mapping[int, float]], margin: float =
 def beside_off(
     setting: Setting, medians: Mapping[int, float], *, spread: float = 0.05, narrows: bool = True
 ) -> Confirmed:
-    speedups = {size: Spread(it, it - spread, it + spread, 3) for size, it in medians.items()}
+    speedups = {
+        size: Speedup(it, it, it, 3, it - spread, it + spread) for size, it in medians.items()
+    }
     return Confirmed(setting, speedups, narrows, 0.1)
 
 
@@ -109,7 +112,7 @@ def test_the_fastest_beside_off_wins() -> None:
 
 
 @pytest.mark.parametrize(("median", "spread"), [(1.05, 0.01), (1.3, 0.4)])
-def test_what_does_not_pay_beside_off_or_not_in_each_round_does_not_win(
+def test_what_does_not_pay_beside_off_or_not_surely_does_not_win(
     median: float, spread: float
 ) -> None:
     one = beside_off(Setting("a", {1: 3}), {1: median}, spread=spread)
@@ -130,7 +133,7 @@ def test_a_schedule_wins_only_against_the_best_fixed_k() -> None:
 
     def won(fixed: dict[int, float], scheduled: dict[int, float]) -> Setting:
         rows = [
-            Row("t", one.name, size, 4, flat, flat, (), (), Acceptance(), Spread(it, it, it, 3))
+            Row("t", one.name, size, 4, flat, flat, (), (), Acceptance(), Speedup.of([it] * 3))
             for one, speedups in zip(settings, (fixed, scheduled), strict=True)
             for size, it in speedups.items()
         ]

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from specworker import tuning, tuning_report
 from specworker.candidates import Refused
-from specworker.comparison import Spread
+from specworker.speedup import Speedup
 from specworker.tuning import Cell, Confirmed, Setting, Tried
 from specworker.tuning_report import Tuned
 
@@ -17,8 +17,8 @@ SUFFIX = Tried("suffix", {1: {0: Cell(1, 0.02), 8: Cell(1.05, 0.02)}, 4: {0: Cel
 
 
 def confirmed(at_one: float, at_four: float) -> Confirmed:
-    spreads = {1: Spread(at_one, at_one, at_one, 3), 4: Spread(at_four, at_four, at_four, 3)}
-    return Confirmed(Setting("ngram 2-4", {1: 4, 4: 4}), spreads, True, 0.1)
+    speedups = {1: Speedup.of([at_one] * 3), 4: Speedup.of([at_four] * 3)}
+    return Confirmed(Setting("ngram 2-4", {1: 4, 4: 4}), speedups, True, 0.1)
 
 
 def tuned(*found: Confirmed) -> Tuned:
@@ -39,7 +39,7 @@ def test_no_speculation_is_said_with_the_reason() -> None:
     text = tuning_report.verdict(tuned(confirmed(1.01, 0.8)))
     assert text == (
         "no speculation: nothing gains enough. ngram 2-4: in turns with off it did not pay: "
-        "1.01 at 1, 0.80 at 4 at once"
+        "1.01 (1.01–1.01) at 1, 0.80 (0.80–0.80) at 4 at once"
     )
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Coroutine, Mapping, MutableMapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from specworker.comparison import Comparison
 from specworker.errors import ConfigurationError, StartError
 from specworker.measured import MeasuringError, Round
 from specworker.rounds_file import RoundsFile
-from specworker.values import is_unset, text_of
+from specworker.values import is_unset
 
 #: Exit statuses.
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
@@ -70,7 +70,7 @@ def carried_out(work: Coroutine[Any, Any, int], folder: Path, *, off: str) -> in
     except (KeyboardInterrupt, asyncio.CancelledError):
         say("interrupted")
         status = INTERRUPTED
-    if (folder / rounds_file.NAME).is_file():
+    if rounds_file.has_rounds(folder):
         say(f"what was measured is kept; the same command with --resume {folder} goes on")
     return status
 
@@ -103,24 +103,15 @@ async def _run(options: Namespace, environment: Mapping[str, str], folder: Path)
         _print_plan(plan, [])
         return 0
     made_with = _made_with(options, environment)
-    whole = plan.as_object() | made_with
-    if options.resume:
-        file = RoundsFile.resume(folder, whole)
-    else:
-        file = RoundsFile.begin(folder, whole, {"date": provenance.now()})
-    with closing(file):
-        for note in file.notes:
-            say(note)
+    whole, resumes = plan.as_object() | made_with, bool(options.resume)
+    with rounds_file.opened(folder, whole, resumes=resumes, say=say) as file:
         if options.dry_run:
             _print_plan(plan, file.rounds)
             return 0
         left = estimate.of(plan.trials, plan.workload, plan.manner, file.rounds)
         say(f"results in {folder}; {left}")
         await measure(plan, file, folder)
-        began = dict(file.provenance)
-        if options.resume:
-            began["resumed"] = provenance.now()
-        found = _compared(plan, options, environment, file.rounds, began | made_with)
+        found = _compared(plan, options.margin, file.rounds, file.provenance | made_with)
     return _report(found, folder, as_json=options.json)
 
 
@@ -150,39 +141,11 @@ def _made_with(options: Namespace, environment: Mapping[str, str]) -> dict[str, 
 
 
 def _compared(
-    plan: Plan,
-    options: Namespace,
-    environment: Mapping[str, str],
-    rounds: Sequence[Round],
-    made_with: Mapping[str, Any],
+    plan: Plan, margin: float, rounds: Sequence[Round], made_with: Mapping[str, Any]
 ) -> Comparison:
-    manner = plan.manner
-    told = {
-        **made_with,
-        "model": plan.model,
-        "variants": [f"{name}: {text}" for name, text in plan.settings.items()],
-        "workload": f"{plan.workload.name}, {len(plan.workload.prompts)} prompts",
-        "prompts sha256": plan.workload.sha256,
-        "seed": str(plan.seed),
-        "requests of a round": [
-            f"{manner.requests(len(plan.workload.prompts), concurrency)} at {concurrency}"
-            for concurrency in manner.concurrencies
-        ],
-        "answers": f"{manner.tokens} tokens each, past their own end"
-        if manner.tokens
-        else "greedy, to their own end",
-        "prefix cache": "kept" if manner.is_warm else "emptied before each round",
-        "load generator": "the request functions of vllm bench serve",
-        "notes": list(plan.notes),
-    }
-    return comparison.of(
-        rounds,
-        {name: value for name, value in told.items() if value},
-        model=plan.model,
-        workload=plan.workload.name,
-        dtype=(text_of(environment, "DTYPE") or "").lower(),
-        margin=options.margin,
-    )
+    variants = [f"{name}: {text}" for name, text in plan.settings.items()]
+    told = {**made_with, "variants": variants, **plan.told}
+    return comparison.of(rounds, told, model=plan.model, workload=plan.workload.name, margin=margin)
 
 
 def _report(found: Comparison, folder: Path, *, as_json: bool) -> int:

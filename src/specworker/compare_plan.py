@@ -4,14 +4,14 @@ import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from specworker import prompts, provenance, variants, workloads
+from specworker import measurement, provenance, variants
 from specworker.errors import ConfigurationError
 from specworker.measured import OFF
 from specworker.measured_server import MeasuredServer
+from specworker.measurement import Measurement
 from specworker.places import Place
 from specworker.trials import Arm, Manner, Trial
 from specworker.values import text_of
@@ -22,63 +22,21 @@ from specworker.workloads import Workload
 GPU_SHARE = 0.92
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Plan(Measurement):
     """What is measured.
 
     Attributes:
-        model: that answers.
-        workload: what is asked.
-        manner: how.
         trials: what takes turns.
         settings: what a variant is, in a line, by its name.
-        seed: of the choice and order of the prompts.
-        notes: what the user should know.
     """
 
-    model: str
-    workload: Workload
-    manner: Manner
     trials: tuple[Trial, ...]
     settings: Mapping[str, str]
-    seed: int
-    notes: tuple[str, ...] = ()
 
     def as_object(self) -> dict[str, Any]:
         """What a run must have in common with one that it goes on with, as JSON."""
-        return {
-            "model": self.model,
-            "variants": dict(self.settings),
-            "workload": self.workload.name,
-            "prompts": len(self.workload.prompts),
-            "prompts_sha256": self.workload.sha256,
-            "seed": self.seed,
-            "concurrency": list(self.manner.concurrencies),
-            "rounds": self.manner.rounds,
-            "tokens": self.manner.tokens,
-            "max_tokens": self.manner.limit,
-            "warm": self.manner.is_warm,
-        }
-
-
-def workload_of(options: Namespace) -> Workload:
-    """The prompts that the options name.
-
-    Raises:
-        ConfigurationError: they cannot be read.
-    """
-    if options.workload:
-        found = workloads.built_in(options.workload)
-    else:
-        found = prompts.read(Path(options.prompts))
-    return found.sample(options.limit, options.seed)
-
-
-def manner_of(options: Namespace) -> Manner:
-    """How the options have them asked."""
-    return Manner(
-        options.concurrency, options.rounds, options.tokens, options.max_tokens, options.warm
-    )
+        return {**self.asked, "variants": dict(self.settings)}
 
 
 async def of(options: Namespace, environment: Mapping[str, str]) -> Plan:
@@ -88,7 +46,7 @@ async def of(options: Namespace, environment: Mapping[str, str]) -> Plan:
         ConfigurationError: with a line for each problem.
         MeasuringError: a server that is to be measured cannot be.
     """
-    workload, manner = workload_of(options), manner_of(options)
+    workload, manner = measurement.workload_of(options), measurement.manner_of(options)
     if options.url:
         return await _of_servers(options, environment, workload, manner)
     if options.off_url:
@@ -98,13 +56,13 @@ async def of(options: Namespace, environment: Mapping[str, str]) -> Plan:
     plain = variants.without(own[0].environment)
     served = plain.get("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "that of VLLM_CONFIG_FILE")
     return Plan(
-        text_of(environment, "MODEL_NAME") or served,
-        workload,
-        manner,
-        tuple(_trial(one, plain if apart else None) for one in own),
-        {one.name: _settings(one) for one in own} | {OFF: _off(apart=apart)},
-        options.seed,
-        (*workload.notes, *(note for one in own for note in one.notes)),
+        model=text_of(environment, "MODEL_NAME") or served,
+        workload=workload,
+        manner=manner,
+        seed=options.seed,
+        notes=(*workload.notes, *(note for one in own for note in one.notes)),
+        trials=tuple(_trial(one, plain if apart else None) for one in own),
+        settings={one.name: _settings(one) for one in own} | {OFF: _off(apart=apart)},
     )
 
 
@@ -166,8 +124,15 @@ async def _of_servers(
     settings = {method: f"the server at {url}, {server.initial}", OFF: off}
     if server.overview is None:
         settings[method] = f"the server at {url}"
-    trial = Trial(method, arms, places)
-    return Plan(server.model, workload, manner, (trial,), settings, options.seed, workload.notes)
+    return Plan(
+        model=server.model,
+        workload=workload,
+        manner=manner,
+        seed=options.seed,
+        notes=workload.notes,
+        trials=(Trial(method, arms, places),),
+        settings=settings,
+    )
 
 
 def _base(option: str, url: str) -> str:
@@ -186,18 +151,8 @@ def _base(option: str, url: str) -> str:
 
 def lines(plan: Plan) -> Sequence[str]:
     """The plan as a person reads it."""
-    manner, count = plan.manner, len(plan.workload.prompts)
-    each = ", ".join(
-        f"{manner.requests(count, concurrency)} at {concurrency}"
-        for concurrency in manner.concurrencies
-    )
-    length = f"{manner.tokens} tokens each" if manner.tokens else "to their own end"
     return [
-        f"model: {plan.model}",
-        f"workload: {plan.workload.name}, {count} prompts: {plan.workload.description}",
+        *plan.lines,
         *(f"variant {name}: {text}" for name, text in plan.settings.items()),
-        f"requests in flight: {', '.join(map(str, manner.concurrencies))}",
-        f"rounds of each variant at each: {manner.rounds}, and one to warm up",
-        f"requests of a round: {each}",
-        f"answers: {length}, at most {max(map(manner.longest, plan.workload.prompts))} tokens",
+        f"rounds of each variant at each: {plan.manner.rounds}, and one to warm up",
     ]

@@ -1,7 +1,6 @@
 """The figures of variants side by side, from the rounds in which they were measured. Pure.
 
-Speed-ups are taken between rounds of the same number, which ran one after the other. Their
-median counts, and the lowest and the highest of them are the spread.
+Speed-ups are taken between rounds of the same number, which ran one after the other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from specworker.acceptance import Acceptance
 from specworker.greedy import Agreement
 from specworker.live import quantile
 from specworker.measured import OFF, MeasuringError, Round
+from specworker.speedup import Speedup
 
 #: What a measurement was made with: values by name.
 Provenance = Mapping[str, str | Sequence[str]]
@@ -64,7 +64,7 @@ class Row:
     ttfts: tuple[float, ...]
     tpots: tuple[float, ...]
     counts: Acceptance
-    speedup: Spread | None = None
+    speedup: Speedup | None = None
     predicted: float | None = None
 
     def ttft(self, share: float) -> float | None:
@@ -84,7 +84,6 @@ class Comparison:
         model: that answered.
         workload: what it was asked.
         provenance: what it was measured with.
-        dtype: of the model's sums; empty where it is not known.
         margin: the share of the speed without drafts that a variant must win to be worth it.
         rounds: as they were measured.
         rows: their figures, by concurrency and then in the order of the variants.
@@ -94,7 +93,6 @@ class Comparison:
     model: str
     workload: str
     provenance: Provenance
-    dtype: str
     margin: float
     rounds: tuple[Round, ...]
     rows: tuple[Row, ...]
@@ -115,6 +113,12 @@ class Comparison:
         """What is to be known of the rounds, each once."""
         return tuple(dict.fromkeys(note for one in self.rounds for note in one.notes))
 
+    @property
+    def dtype(self) -> str:
+        """Of the sums of all who answered, as vLLM names it; empty where one does not tell it."""
+        found = {one.dtype for one in self.rounds}
+        return found.pop() if len(found) == 1 else ""
+
     def label(self, trial: str, variant: str) -> str:
         """A variant's name, with the trial where another trial has one of that name.
 
@@ -134,7 +138,6 @@ def of(
     *,
     model: str,
     workload: str,
-    dtype: str = "",
     margin: float = theory.MARGIN,
 ) -> Comparison:
     """Compare what was measured.
@@ -144,7 +147,6 @@ def of(
         provenance: what they were measured with, for whoever reads the report.
         model: its name.
         workload: its name.
-        dtype: of the model's sums, as vLLM names it; empty where it is not known.
         margin: the share of the speed without drafts that a variant must win to be worth it.
 
     Raises:
@@ -162,7 +164,7 @@ def of(
         plain = groups.get((concurrency, trial, OFF), [])
         rows.append(_row(groups[concurrency, trial, variant], plain))
     found = greedy.agreements(measured)
-    return Comparison(model, workload, provenance, dtype, margin, measured, tuple(rows), found)
+    return Comparison(model, workload, provenance, margin, measured, tuple(rows), found)
 
 
 def _refuse_failures(rounds: Sequence[Round]) -> None:
@@ -184,7 +186,9 @@ def _row(rounds: Sequence[Round], plain: Sequence[Round]) -> Row:
     counts = sum((one.counts for one in rounds), Acceptance())
     beside = {one.number: tokens_per_second(one) for one in plain}
     ratios = [
-        tokens_per_second(one) / beside[one.number] for one in rounds if beside.get(one.number)
+        rate / beside[one.number]
+        for one in rounds
+        if beside.get(one.number) and (rate := tokens_per_second(one))
     ]
     drafts = first.variant != OFF
     return Row(
@@ -197,7 +201,7 @@ def _row(rounds: Sequence[Round], plain: Sequence[Round]) -> Row:
         tuple(sorted(answer.ttft for answer in answers)),
         tuple(sorted(tpot for answer in answers if (tpot := answer.tpot) is not None)),
         counts,
-        Spread.of(ratios) if drafts and ratios else None,
+        Speedup.of(ratios) if drafts and ratios else None,
         predicted(counts, len(answers), cost) if drafts and cost is not None else None,
     )
 

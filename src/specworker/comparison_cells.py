@@ -1,7 +1,8 @@
 """The figures of a comparison as text, the same in a terminal and on a page. Pure."""
 
-from specworker.comparison import Comparison, Row, Spread
+from specworker.comparison import Comparison, Row
 from specworker.measured import OFF
+from specworker.speedup import SURE
 
 #: The columns, their names in lines that keep a terminal's table narrow.
 CONCURRENCY, VARIANT = "requests\nat once", "variant"
@@ -40,7 +41,7 @@ def speed(comparison: Comparison) -> list[tuple[str, ...]]:
             number(row.tokens_per_second.median),
             _milliseconds(row.ttft(0.5), row.ttft(0.95)),
             _milliseconds(row.tpot(0.5), row.tpot(0.95)),
-            NONE if row.speedup is None else spread(row.speedup),
+            NONE if row.speedup is None else f"{row.speedup}",
             NONE if row.predicted is None else f"{row.predicted:.2f}",
         )
         for row in comparison.rows
@@ -65,13 +66,6 @@ def _acceptance(comparison: Comparison, row: Row) -> tuple[str, ...]:
     )
 
 
-def spread(found: Spread) -> str:
-    """`2.91 (2.80–3.02)`; of one round, which has no spread, `2.91`."""
-    if found.rounds == 1:
-        return f"{found.median:.2f}"
-    return f"{found.median:.2f} ({found.low:.2f}–{found.high:.2f})"
-
-
 def percent(share: float) -> str:
     """Without its sign."""
     return f"{100 * share:.0f}"
@@ -94,8 +88,8 @@ def legend(comparison: Comparison) -> str:
     counted = f"{'up to ' * (len(rounds) > 1)}{most} round{'s' * (most != 1)}"
     return (
         f"Rates are medians of {counted}; TTFT and TPOT are over all requests. Times as fast as "
-        "off: tokens/s over those of off in the same round, median (lowest–highest). Theory: of "
-        "decoding, by what was accepted and by what drafting a token is taken to cost, where "
+        f"off: tokens/s over those of off in the same round, median ({SURE:.0%} interval). Theory: "
+        "of decoding, by what was accepted and by what drafting a token is taken to cost, where "
         "verifying costs nothing. Mean acceptance length: tokens per drafted step, the bonus "
         "token included; 1 is nothing accepted."
     )

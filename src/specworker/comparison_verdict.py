@@ -4,13 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specworker.comparison import Comparison, Row, Spread
+from specworker.comparison import Comparison, Row
 from specworker.measured import OFF
+from specworker.speedup import SURE, Speedup
 
 Kind = Literal["pays", "does_not_pay", "unclear", "unsettled"]
 
-#: Rounds without which nothing is known of the spread.
-FEWEST_ROUNDS = 2
 WORDS: dict[Kind, str] = {
     "pays": "pays",
     "does_not_pay": "does not pay",
@@ -30,6 +29,7 @@ class Finding:
         concurrency: requests in flight at most.
         kind: what it is.
         text: the same in words, with the figures.
+        falls_short: whether it surely gains less than the margin.
     """
 
     trial: str
@@ -37,6 +37,7 @@ class Finding:
     concurrency: int
     kind: Kind
     text: str
+    falls_short: bool = False
 
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:
@@ -56,32 +57,35 @@ def finding_lines(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def kind_of(speedup: Spread, margin: float) -> Kind:
-    """It pays where every round is faster, and half of them by the margin."""
-    if speedup.rounds < FEWEST_ROUNDS:
+def kind_of(speedup: Speedup, margin: float) -> Kind:
+    """It pays where it is surely faster, and by the margin in half of the rounds."""
+    if not speedup.is_settled:
         return "unsettled"
-    if speedup.low > 1 and speedup.median >= 1 + margin:
+    if speedup.pays(margin):
         return "pays"
-    return "does_not_pay" if speedup.high < 1 else "unclear"
+    return "does_not_pay" if speedup.is_slower else "unclear"
 
 
-def _finding(row: Row, speedup: Spread, margin: float) -> Finding:
+def _finding(row: Row, speedup: Speedup, margin: float) -> Finding:
     kind = kind_of(speedup, margin)
     counts = row.counts
     length = f"{counts.mean_length:.1f} tokens per drafted step"
     parts = [seen(speedup), length if counts.drafts else "nothing was drafted"]
-    if kind == "unclear" and speedup.high < 1 + margin:
-        parts.append(f"less than the {margin:.0%} that would be worth it")
+    falls_short = speedup.upper < 1 + margin
+    if kind == "unclear" and (falls_short or speedup.median < 1 + margin):
+        surely = "surely " if falls_short else ""
+        parts.append(f"{surely}less than the {margin:.0%} that would be worth it")
     text = f"{WORDS[kind]}: {', '.join(parts)}"
-    return Finding(row.trial, row.variant, row.concurrency, kind, text)
+    return Finding(row.trial, row.variant, row.concurrency, kind, text, falls_short)
 
 
-def seen(speedup: Spread) -> str:
-    """A speed-up with its spread, in a clause."""
+def seen(speedup: Speedup) -> str:
+    """A speed-up with its interval, in a clause."""
     times = f"{speedup.median:.2f} times as fast as off"
-    if speedup.rounds < FEWEST_ROUNDS:
+    if not speedup.is_settled:
         return times
-    return f"{times} ({speedup.low:.2f} to {speedup.high:.2f} in {speedup.rounds} rounds)"
+    interval = f"{SURE:.0%} interval {speedup.lower:.2f} to {speedup.upper:.2f}"
+    return f"{times} ({interval}, {speedup.rounds} rounds)"
 
 
 def conclusions(comparison: Comparison) -> tuple[str, ...]:
@@ -105,8 +109,13 @@ def conclusion(found: Sequence[Finding], margin: float) -> str:
         at[one.kind].append(one.concurrency)
     paying, losing, unclear = at["pays"], at["does_not_pay"], at["unclear"] + at["unsettled"]
     if len(at["unsettled"]) == len(found):
-        return "was measured in one round, which tells no spread: measure more rounds to decide"
+        return "was measured in one round, which settles nothing: measure more rounds to decide"
     if not paying:
+        if not losing and all(one.falls_short for one in found):
+            return (
+                f"surely gains less than {margin:.0%} with {_at_once(unclear)}: there is no reason "
+                "to keep it on"
+            )
         if not losing:
             return (
                 f"shows no sure gain of {margin:.0%} with {_at_once(unclear)}: measure more rounds "
@@ -142,7 +151,7 @@ def _at_once(concurrencies: Iterable[int]) -> str:
 
 
 def _fastest(comparison: Comparison) -> str:
-    """Which variant gains most where, as far as the spreads tell them apart."""
+    """Which variant gains most where, as far as the intervals tell them apart."""
     winners: dict[str, list[int]] = {}
     for concurrency in comparison.concurrencies:
         rows = [
@@ -154,8 +163,8 @@ def _fastest(comparison: Comparison) -> str:
         if not rows:
             continue
         (best, name), *others = rows
-        pays = kind_of(best, comparison.margin) == "pays"
-        clear = pays and all(best.low > other.high for other, _ in others)
+        surest = all(best.lower > other.upper for other, _ in others)
+        clear = best.pays(comparison.margin) and surest
         winners.setdefault(name if clear else "", []).append(concurrency)
     unclear = winners.pop("", [])
     told = [f"{name} gains most with {_at_once(at)}" for name, at in winners.items()]

@@ -42,6 +42,7 @@ class Setup:
         fallback: why speculation that was set is off.
         fixed: why K cannot be changed while the engine runs; None where it can.
         adaptive: whether K adapts from the start.
+        dtype: of the model's sums, as vLLM names it; empty where that is not known.
     """
 
     method: str | None = None
@@ -54,6 +55,7 @@ class Setup:
     fallback: str | None = None
     fixed: str | None = None
     adaptive: bool = False
+    dtype: str = ""
 
     def tokens_at(self, requests: int) -> int:
         """The schedule's K for a step with so many requests."""

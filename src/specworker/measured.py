@@ -54,6 +54,7 @@ class Round:
         notes: what the reader should know of it, such as other traffic.
         draft_cost: what drafting a token is taken to cost, as a share of a step of the model;
             None where that is not known.
+        dtype: of the model's sums, as vLLM names it; empty where the server does not tell it.
     """
 
     variant: str
@@ -65,3 +66,4 @@ class Round:
     trial: str = ""
     notes: tuple[str, ...] = ()
     draft_cost: float | None = None
+    dtype: str = ""

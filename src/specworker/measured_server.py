@@ -87,6 +87,11 @@ class MeasuredServer:
         return (self.overview or {}).get("draft_cost")
 
     @property
+    def dtype(self) -> str:
+        """Of the model's sums, as vLLM names it; empty where the server does not tell it."""
+        return str((self.overview or {}).get("dtype") or "")
+
+    @property
     def off_costs(self) -> str | None:
         """What a step at K = 0 is slowed down by, where K was not 0 from the start."""
         reason = (self.overview or {}).get("at_zero")

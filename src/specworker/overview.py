@@ -108,6 +108,7 @@ class Overview(BaseModel):
         description="What drafting a token is taken to cost, as a share of a step of the model."
     )
     at_zero: str | None = Field(description="What a step at K = 0 still does for the draft.")
+    dtype: str | None = Field(description="Of the model's sums, as vLLM resolved it.")
     acceptance_rule: TypicalRule | Rule
     fallback: str | None = Field(description="Why speculation that was set is off.")
     requests: Requests
@@ -129,6 +130,7 @@ def of(live: Live) -> Overview:
         disable_by_batch_size=setup.disable_by_batch_size,
         draft_cost=setup.cost,
         at_zero=setup.at_zero,
+        dtype=setup.dtype or None,
         acceptance_rule=_rule(setup),
         fallback=setup.fallback,
         requests=Requests(running=live.running, waiting=live.waiting),

@@ -7,7 +7,7 @@ own style, so that it follows the page into the dark.
 import io
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from specworker.acceptance import Acceptance
-from specworker.comparison import Comparison, Spread
+from specworker.comparison import Comparison
 from specworker.measured import OFF
+from specworker.speedup import SURE
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -139,10 +140,11 @@ def _panels(comparison: Comparison) -> dict[str, Draw]:
 
 def _rates(comparison: Comparison, axes: Axes) -> None:
     for trial, variant in comparison.variants:
-        spreads = {
+        rates = {
             row.concurrency: row.tokens_per_second for row in comparison.of_variant(trial, variant)
         }
-        _line(comparison, axes, (trial, variant), spreads)
+        points = {at: (one.median, one.low, one.high) for at, one in rates.items()}
+        _line(comparison, axes, (trial, variant), points)
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     axes.set_ylabel("tokens/s, all requests together")
     _over_concurrency(comparison, axes)
@@ -153,16 +155,23 @@ def _speedups(comparison: Comparison, axes: Axes) -> None:
     axes.axhspan(1, 1 + comparison.margin, color=LINE, alpha=0.6, linewidth=0)
     for trial, variant in comparison.variants:
         rows = comparison.of_variant(trial, variant)
-        spreads = {row.concurrency: row.speedup for row in rows if row.speedup}
-        if not spreads:
+        speedups = {row.concurrency: row.speedup for row in rows if row.speedup}
+        if not speedups:
             continue
-        _line(comparison, axes, (trial, variant), spreads)
+        points = {
+            at: (one.median, *((one.lower, one.upper) if one.is_settled else (one.low, one.high)))
+            for at, one in speedups.items()
+        }
+        _line(comparison, axes, (trial, variant), points)
         promised = {row.concurrency: row.predicted for row in rows if row.predicted}
         places = [_place(comparison, (trial, variant), at) for at in promised]
         look = _look(comparison, (trial, variant)) | {"linestyle": "none", "label": None}
         axes.plot(places, [*promised.values()], **look, markerfacecolor="none", alpha=0.9)
-    axes.set_ylim(bottom=min(0.8, axes.get_ylim()[0]))
-    axes.set_ylabel("times; hollow: predicted by acceptance")
+    bottom, top = axes.get_ylim()
+    highest = max((row.speedup.high for row in comparison.rows if row.speedup), default=1.0)
+    # An interval of two rounds may be so wide that nothing else could be seen.
+    axes.set_ylim(min(0.8, max(0.0, bottom)), min(top, 2 * highest))
+    axes.set_ylabel(f"times, bars: {SURE:.0%} interval; hollow: predicted")
     _over_concurrency(comparison, axes)
 
 
@@ -186,16 +195,19 @@ def _acceptance(comparison: Comparison, axes: Axes) -> None:
 
 
 def _line(
-    comparison: Comparison, axes: Axes, variant: tuple[str, str], spreads: dict[int, Spread]
+    comparison: Comparison,
+    axes: Axes,
+    variant: tuple[str, str],
+    points: Mapping[int, tuple[float, float, float]],
 ) -> None:
-    """Medians over concurrency, with the lowest and the highest round."""
-    found = [*spreads.values()]
+    """Points over concurrency, each with where its bar begins and ends."""
+    found = [*points.values()]
     axes.errorbar(
-        [_place(comparison, variant, concurrency) for concurrency in spreads],
-        [one.median for one in found],
+        [_place(comparison, variant, concurrency) for concurrency in points],
+        [point for point, _, _ in found],
         yerr=[
-            [one.median - one.low for one in found],
-            [one.high - one.median for one in found],
+            [max(0.0, point - low) for point, low, _ in found],
+            [max(0.0, high - point) for point, _, high in found],
         ],
         capsize=3,
         **_look(comparison, variant),

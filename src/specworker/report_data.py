@@ -6,7 +6,7 @@ Keys and columns are described in docs/measuring.md.
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from specworker import comparison_verdict as verdict
@@ -15,6 +15,7 @@ from specworker.comparison import Comparison, Row, Spread, requests_per_second, 
 from specworker.greedy import Agreement
 from specworker.live import quantile
 from specworker.measured import Round
+from specworker.speedup import Speedup
 
 #: The version of the keys; another one where a key goes or means something else.
 FORMAT = 1
@@ -40,8 +41,9 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
 def rows_csv(comparison: Comparison) -> str:
     """A line for each variant and concurrency."""
     rows = [_row(comparison, row) for row in comparison.rows]
+    none = dict.fromkeys(field.name for field in fields(Speedup))
     for row in rows:
-        row["speedup"] = row["speedup"] or dict.fromkeys(("median", "low", "high", "rounds"))
+        row["speedup"] = row["speedup"] or none
         row["verdict"] = row["verdict"] or dict.fromkeys(("kind", "text"))
     return _csv(rows, comparison)
 
@@ -64,7 +66,7 @@ def _row(comparison: Comparison, row: Row) -> dict[str, Any]:
         "tokens_per_second": _spread(row.tokens_per_second),
         **_times(row.ttfts, row.tpots),
         **_counts(row.counts),
-        "speedup": row.speedup and {**_spread(row.speedup), "rounds": row.speedup.rounds},
+        "speedup": row.speedup and row.speedup.as_object(),
         "predicted_speedup": row.predicted,
         "verdict": own and {"kind": own.kind, "text": own.text},
     }

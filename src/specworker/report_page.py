@@ -7,6 +7,7 @@ from specworker import comparison_cells as cells
 from specworker import comparison_verdict as verdict
 from specworker import report_chart
 from specworker.comparison import Comparison
+from specworker.speedup import SURE
 
 #: Differences between texts that the page shows.
 SHOWN = 20
@@ -35,6 +36,7 @@ def html(comparison: Comparison) -> str:
             for title, svg in report_chart.pictures(comparison).items()
         },
         margin=f"{comparison.margin:.0%}",
+        sure=f"{SURE:.0%}",
         speed_columns=cells.SPEED,
         speed=cells.speed(comparison),
         acceptance_columns=cells.ACCEPTANCE,

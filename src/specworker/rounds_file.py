@@ -3,15 +3,17 @@
 The first line says what is measured and with what; each other line is a round.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from specworker import provenance
 from specworker.errors import ConfigurationError
 from specworker.measured import Round
 from specworker.values import shown
@@ -20,6 +22,36 @@ NAME = "rounds.jsonl"
 ROUND = TypeAdapter(Round)
 #: Of the file; another one is not read.
 FORMAT = 1
+
+
+@contextlib.contextmanager
+def opened(
+    folder: Path, plan: Mapping[str, Any], *, resumes: bool, say: Callable[[str], None]
+) -> Iterator["RoundsFile"]:
+    """The file of a run that begins, or goes on; of one that measures nothing none is left.
+
+    Args:
+        folder: where it is.
+        plan: what is measured, as JSON.
+        resumes: whether a run goes on.
+        say: told of what is not used of it.
+
+    Raises:
+        ConfigurationError: the run does not go on, or there is one already.
+    """
+    if resumes:
+        file = RoundsFile.resume(folder, plan)
+        file.provenance |= {"resumed": provenance.now()}
+    else:
+        file = RoundsFile.begin(folder, plan, {"date": provenance.now()})
+    for note in file.notes:
+        say(note)
+    try:
+        yield file
+    finally:
+        file.close()
+        if not (resumes or file.rounds):
+            file.path.unlink()
 
 
 class RoundsFile:
@@ -32,24 +64,24 @@ class RoundsFile:
     """
 
     def __init__(
-        self, path: Path, file: BufferedRandom, provenance: Mapping[str, Any], rounds: list[Round]
+        self, path: Path, file: BufferedRandom, made_with: Mapping[str, Any], rounds: list[Round]
     ) -> None:
         self.path = path
         self._rounds = {_place(one): one for one in rounds}
-        self.provenance = provenance
+        self.provenance = dict(made_with)
         self.notes: list[str] = []
         self._file = file
 
     @classmethod
     def begin(
-        cls, folder: Path, plan: Mapping[str, Any], provenance: Mapping[str, Any]
+        cls, folder: Path, plan: Mapping[str, Any], made_with: Mapping[str, Any]
     ) -> "RoundsFile":
         """Begin a run in a folder, which is made.
 
         Args:
             folder: where the file goes.
             plan: what is measured, as JSON; a run goes on with the same alone.
-            provenance: what it is measured with, as JSON.
+            made_with: what it is measured with, as JSON.
 
         Raises:
             ConfigurationError: there is a run in it.
@@ -62,8 +94,8 @@ class RoundsFile:
             raise ConfigurationError(
                 [f"--out {folder}: there is a run in it; allowed: another folder, or --resume"]
             ) from None
-        begun = cls(path, file, provenance, [])
-        head = {"format": FORMAT, "plan": plan, "provenance": provenance}
+        begun = cls(path, file, made_with, [])
+        head = {"format": FORMAT, "plan": plan, "provenance": made_with}
         begun._write(json.dumps(head, ensure_ascii=False).encode())
         return begun
 
@@ -90,7 +122,7 @@ class RoundsFile:
         try:
             head = json.loads(lines[0])
             rounds = [ROUND.validate_json(line) for line in lines[1:]]
-            begun, provenance = dict(head["plan"]), head["provenance"]
+            begun, made_with = dict(head["plan"]), head["provenance"]
             is_ours = head["format"] == FORMAT
         except (ValueError, LookupError, TypeError) as error:
             file.close()
@@ -107,7 +139,7 @@ class RoundsFile:
             raise ConfigurationError(
                 [f"--resume {folder}: that run has another {text}" for text in differences]
             )
-        found = cls(path, file, provenance, rounds)
+        found = cls(path, file, made_with, rounds)
         if cut:
             found.notes.append(f"{path}: its last line was cut off and is not used")
             file.seek(len(content) - len(cut))
@@ -132,6 +164,14 @@ class RoundsFile:
         self._file.write(line + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def has_rounds(folder: Path) -> bool:
+    """Whether a run in a folder has measured anything that it can go on with."""
+    try:
+        return (folder / NAME).read_bytes().count(b"\n") > 1
+    except OSError:
+        return False
 
 
 def _place(one: Round) -> tuple[str, str, int, int]:

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -92,6 +93,16 @@ class Manner:
     tokens: int | None = None
     limit: int = 256
     is_warm: bool = False
+
+    def as_object(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {
+            "concurrency": list(self.concurrencies),
+            "rounds": self.rounds,
+            "tokens": self.tokens,
+            "max_tokens": self.limit,
+            "warm": self.is_warm,
+        }
 
     def requests(self, prompts: int, concurrency: int) -> int:
         """Requests of a round: all prompts, equally often, until the concurrency is worth it."""
@@ -226,6 +237,7 @@ class _Turn:
             self.trial.name,
             tuple(note for note in notes if note),
             server.draft_cost if server.setting and server.setting.tokens else None,
+            server.dtype,
         )
 
     async def _prepare(self, server: MeasuredServer, arm: Arm) -> bool:

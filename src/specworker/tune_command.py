@@ -7,7 +7,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, MutableMapping
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from specworker import (
     comparison,
     environment_block,
     provenance,
+    rounds_file,
     trials,
     tune_plan,
     tuning,
@@ -31,7 +32,6 @@ from specworker.trials import Manner, Trial
 from specworker.tune_plan import TunePlan
 from specworker.tuning import Confirmed, Tried
 from specworker.tuning_report import Tuned
-from specworker.values import text_of
 
 
 def run(options: Namespace, environment: MutableMapping[str, str]) -> int:
@@ -61,14 +61,8 @@ async def _run(options: Namespace, environment: Mapping[str, str], folder: Path)
         "device": provenance.device(),
         "variables": provenance.engine_variables(plan.plain),
     }
-    whole = plan.as_object() | made_with
-    if options.resume:
-        file = RoundsFile.resume(folder, whole)
-    else:
-        file = RoundsFile.begin(folder, whole, {"date": provenance.now()})
-    with closing(file):
-        for note in file.notes:
-            say(note)
+    whole, resumes = plan.as_object() | made_with, bool(options.resume)
+    with rounds_file.opened(folder, whole, resumes=resumes, say=say) as file:
         if options.dry_run:
             sys.stdout.write("\n".join([*tune_plan.lines(plan, file.rounds), ""]))
             return 0
@@ -76,7 +70,7 @@ async def _run(options: Namespace, environment: Mapping[str, str], folder: Path)
         say(f"results in {folder}\nto try all: {first}\nto confirm the best: {last}")
         tried, refused = await _try(plan, file, folder)
         confirmed = await _confirm(plan, tried, file, folder)
-        told = {**file.provenance, **made_with, **_told(plan)}
+        told = {**file.provenance, **made_with, **plan.told}
         rows = [one for one in file.rounds if one.trial.endswith(tune_plan.CONFIRMED)]
     won = tuning.winner(confirmed)
     chosen = {}
@@ -142,25 +136,9 @@ async def _measure(
     return trials.complete(trial, file.rounds)
 
 
-def _told(plan: TunePlan) -> dict[str, Any]:
-    told = {
-        "model": plan.model,
-        "workload": f"{plan.workload.name}, {len(plan.workload.prompts)} prompts",
-        "prompts sha256": plan.workload.sha256,
-        "seed": str(plan.seed),
-        "notes": list(plan.notes),
-    }
-    return {name: value for name, value in told.items() if value}
-
-
 def _compared(plan: TunePlan, rounds: Iterable[Round], told: Mapping[str, Any]) -> Comparison:
     return comparison.of(
-        rounds,
-        told,
-        model=plan.model,
-        workload=plan.workload.name,
-        dtype=(text_of(plan.plain, "DTYPE") or "").lower(),
-        margin=plan.margin,
+        rounds, told, model=plan.model, workload=plan.workload.name, margin=plan.margin
     )
 
 

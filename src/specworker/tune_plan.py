@@ -11,15 +11,17 @@ from specworker import (
     draft_search,
     environment_block,
     estimate,
+    measurement,
     variants,
 )
 from specworker.candidates import Candidate, Refused
 from specworker.errors import ConfigurationError
 from specworker.estimate import Estimate
 from specworker.measured import OFF, Round
+from specworker.measurement import Measurement
+from specworker.speedup import FEWEST_ROUNDS
 from specworker.trials import Arm, Manner, Trial
 from specworker.tuning import Setting
-from specworker.workloads import Workload
 
 #: Rounds in which values of K are compared first; what comes of them is confirmed.
 FIRST_ROUNDS = 1
@@ -27,35 +29,25 @@ FIRST_ROUNDS = 1
 CONFIRMED = ", confirmed"
 
 
-@dataclass(frozen=True)
-class TunePlan:
-    """What is tried.
+@dataclass(frozen=True, kw_only=True)
+class TunePlan(Measurement):
+    """What is tried; its manner is how what is best is confirmed.
 
     Attributes:
-        model: that answers.
-        plain: the variables of its worker without speculation.
-        workload: what is asked.
-        manner: how what is best is confirmed.
+        plain: the variables of the model's worker without speculation.
         candidates: what is tried.
         refused: what cannot work.
         apart: whether off is an engine of its own where the best are confirmed.
         confirm: how many are.
         margin: the gain from which on drafts are worth it.
-        seed: of the choice and order of the prompts.
-        notes: what the user should know.
     """
 
-    model: str
     plain: Mapping[str, str]
-    workload: Workload
-    manner: Manner
     candidates: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
     apart: bool
     confirm: int
     margin: float
-    seed: int
-    notes: tuple[str, ...] = ()
 
     @property
     def first_manner(self) -> Manner:
@@ -65,16 +57,8 @@ class TunePlan:
     def as_object(self) -> dict[str, Any]:
         """What a run must have in common with one that it goes on with, as JSON."""
         return {
-            "tunes": self.model,
+            **self.asked,
             "candidates": {one.name: {**one.own, "K": list(one.tokens)} for one in self.candidates},
-            "workload": self.workload.name,
-            "prompts_sha256": self.workload.sha256,
-            "seed": self.seed,
-            "concurrency": list(self.manner.concurrencies),
-            "rounds": self.manner.rounds,
-            "tokens": self.manner.tokens,
-            "max_tokens": self.manner.limit,
-            "warm": self.manner.is_warm,
             "off": "engine" if self.apart else "same",
             "confirm": self.confirm,
             "margin": self.margin,
@@ -91,7 +75,11 @@ def of(options: Namespace, environment: Mapping[str, str], say: Callable[[str], 
     Raises:
         ConfigurationError: with a line for each problem, or because nothing can be tried.
     """
-    workload = compare_plan.workload_of(options)
+    workload, manner = measurement.workload_of(options), measurement.manner_of(options)
+    if manner.rounds < FEWEST_ROUNDS:
+        raise ConfigurationError(
+            [f"--rounds {manner.rounds}: settles nothing; allowed: {FEWEST_ROUNDS} or more"]
+        )
     target = candidates.target_of(environment)
     drafts = list(options.drafts)
     if "draft" in options.methods:
@@ -107,18 +95,19 @@ def of(options: Namespace, environment: Mapping[str, str], say: Callable[[str], 
         reasons = [f"{one.name}: {one.reason}" for one in refused]
         raise ConfigurationError(["nothing can be tried:", *reasons])
     plain = variants.without(environment)
+    told = dict.fromkeys(note for one in found for note in one.variant.notes)
     return TunePlan(
-        plain.get("OPENAI_SERVED_MODEL_NAME_OVERRIDE") or target.name,
-        plain,
-        workload,
-        compare_plan.manner_of(options),
-        tuple(found),
-        tuple(refused),
-        options.off == "engine",
-        options.confirm,
-        options.margin,
-        options.seed,
-        (*workload.notes, *dict.fromkeys(note for one in found for note in one.variant.notes)),
+        model=plain.get("OPENAI_SERVED_MODEL_NAME_OVERRIDE") or target.name,
+        workload=workload,
+        manner=manner,
+        seed=options.seed,
+        notes=(*workload.notes, *told),
+        plain=plain,
+        candidates=tuple(found),
+        refused=tuple(refused),
+        apart=options.off == "engine",
+        confirm=options.confirm,
+        margin=options.margin,
     )
 
 
@@ -168,17 +157,13 @@ def time_needed(plan: TunePlan, done: Sequence[Round] = ()) -> tuple[Estimate, E
 
 def lines(plan: TunePlan, done: Sequence[Round] = ()) -> list[str]:
     """The plan as a person reads it."""
-    manner = plan.manner
     first, last = time_needed(plan, done)
     off = "an engine without speculation beside it" if plan.apart else "K = 0 in the same engine"
     return [
-        f"model: {plan.model}",
-        f"workload: {plan.workload.name}, {len(plan.workload.prompts)} prompts: "
-        f"{plan.workload.description}",
-        f"requests in flight: {', '.join(map(str, manner.concurrencies))}",
+        *plan.lines,
         *(f"tried: {one.name}, K = {', '.join(map(str, one.tokens))}" for one in plan.candidates),
         *(f"not tried: {one.name}: {one.reason}" for one in plan.refused),
-        f"confirmed: {plan.confirm} of them at most, {manner.rounds} rounds each; off is {off}",
+        f"confirmed: {plan.confirm} at most, {plan.manner.rounds} rounds each; off is {off}",
         f"time to try: {first}",
         f"time to confirm: {last}",
     ]

@@ -7,8 +7,9 @@ from functools import cached_property
 from specworker import choosing, theory
 from specworker.acceptance import Acceptance
 from specworker.choosing import Choice
-from specworker.comparison import Row, Spread
+from specworker.comparison import Row
 from specworker.measured import MeasuringError, Round
+from specworker.speedup import Speedup
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,13 @@ class Confirmed:
     """
 
     setting: Setting
-    speedups: Mapping[int, Spread]
+    speedups: Mapping[int, Speedup]
     narrows: bool
     margin: float
 
     def pays(self, size: int) -> bool:
-        """Whether each round was faster with drafts, and half of them by the margin."""
-        return self.speedups[size].low > 1 and self.speedups[size].median >= 1 + self.margin
+        """Whether it is surely faster with drafts, and by the margin in half of the rounds."""
+        return self.speedups[size].pays(self.margin)
 
     @cached_property
     def kept(self) -> Setting:
@@ -161,7 +162,7 @@ class Confirmed:
         """Whether it pays at the smallest concurrency of all, or alike over all of them."""
         if self.narrows:
             return any(self.kept.tokens.values())
-        return all(found.low > 1 for found in self.speedups.values()) and (
+        return all(found.is_faster for found in self.speedups.values()) and (
             self.worth >= 1 + self.margin
         )
 
@@ -211,7 +212,7 @@ def worth_confirming(found: Collection[Tried], count: int) -> list[Tried]:
 
 def confirmed(settings: Sequence[Setting], rows: Iterable[Row], margin: float) -> list[Confirmed]:
     """Settings of one candidate with the figures of their rounds beside off; the last narrows."""
-    speedups: dict[str, dict[int, Spread]] = {}
+    speedups: dict[str, dict[int, Speedup]] = {}
     for row in rows:
         if row.speedup:
             speedups.setdefault(row.variant, {})[row.concurrency] = row.speedup
@@ -242,7 +243,7 @@ def why_lost(one: Tried, confirmed: Sequence[Confirmed], won: Confirmed | None) 
         return f"{one.worth:.2f} times as fast where first measured, which others surpass"
     best = max(seen, key=lambda found: found.worth)
     if not best.is_worth_it:
-        each = ", ".join(f"{found.median:.2f} at {at}" for at, found in best.speedups.items())
+        each = ", ".join(f"{found} at {at}" for at, found in best.speedups.items())
         return f"in turns with off it did not pay: {each} at once"
     assert won is not None
     return f"{best.worth:.2f} times as fast as off, {won.setting.candidate} {won.worth:.2f}"

@@ -123,6 +123,6 @@ def _tried(one: Tried, found: Tuned) -> dict[str, Any]:
 def _confirmed(one: Confirmed) -> dict[str, Any]:
     return {
         "name": one.setting.name,
-        "speedups": {str(size): asdict(found) for size, found in sorted(one.speedups.items())},
+        "speedups": {str(at): found.as_object() for at, found in sorted(one.speedups.items())},
         "kept": {str(size): k for size, k in sorted(one.kept.tokens.items())},
     }

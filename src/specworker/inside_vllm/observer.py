@@ -42,8 +42,9 @@ def setup(config: VllmConfig, method: str | None, draft: str | None, fallback: s
         fallback: why speculation that was set is off.
     """
     speculative = config.speculative_config
+    dtype = str(config.model_config.dtype).removeprefix("torch.")
     if speculative is None:
-        return Setup(fallback=fallback and public(fallback))
+        return Setup(fallback=fallback and public(fallback), dtype=dtype)
     schedule: list[int] = []
     steered = steering.handed_over(config)
     by_batch = speculative.num_speculative_tokens_per_batch_size
@@ -63,6 +64,7 @@ def setup(config: VllmConfig, method: str | None, draft: str | None, fallback: s
         rule=_rule(config),
         fixed=_fixed(config),
         adaptive=steered.adaptive,
+        dtype=dtype,
     )
 
 
