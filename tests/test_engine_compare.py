@@ -22,12 +22,18 @@ pytestmark = pytest.mark.engine("of its own")
 
 #: Small enough for a CPU, and 32 bits, in which the texts of the variants are the same.
 VARIABLES = {"DTYPE": "float32", "MAX_MODEL_LEN": "1024", "KV_CACHE_MEMORY_BYTES": "268435456"}
+NGRAM = {
+    "SPECULATIVE_METHOD": "ngram",
+    "NGRAM_PROMPT_LOOKUP_MIN": "1",
+    "NGRAM_PROMPT_LOOKUP_MAX": "4",
+    "NUM_SPECULATIVE_TOKENS": "8",
+}
 #: What must be won where answers copy from the prompt.
 AHEAD = 1.5
 
 
 def command(workload: str, *options: str) -> list[str]:
-    own = ("--workload", workload, "--concurrency", "1", "--rounds", "2", "--json", *options)
+    own = ("--workload", workload, "--concurrency", "1", "--rounds", "3", "--json", *options)
     return [sys.executable, "-m", "specworker", "compare", *own]
 
 
@@ -59,8 +65,8 @@ def workers_of(parent: int) -> list[int]:
 
 @pytest.fixture
 async def server(demo_folder: Path, tmp_path: Path) -> AsyncIterator[str]:
-    """A worker that drafts by n-grams."""
-    log, own = tmp_path / "server", {"MODEL_NAME": str(demo_folder), "SPECULATIVE_METHOD": "ngram"}
+    """A worker that drafts by n-grams, also by those of one token: open questions repeat these."""
+    log, own = tmp_path / "server", {"MODEL_NAME": str(demo_folder), **NGRAM}
     with child_server.worker(os.environ | VARIABLES | own, log) as (process, url):
         await child_server.ready(process, url, log, print)
         yield url
@@ -70,7 +76,7 @@ async def test_ngram_is_clearly_ahead_where_answers_copy_and_not_in_a_chat(
     server: str, tmp_path: Path
 ) -> None:
     options = ("--url", server, "--limit", "1", "--out")
-    copied = compare("copy", *options, str(tmp_path / "copy"))
+    copied = compare("copy", *options, str(tmp_path / "copy"), "--tokens", "160")
     row = row_of(copied, "ngram")
     assert row["speedup"]["median"] >= AHEAD
     assert row["verdict"]["kind"] == "pays"
@@ -79,18 +85,21 @@ async def test_ngram_is_clearly_ahead_where_answers_copy_and_not_in_a_chat(
     assert row_of(copied, "off")["drafted"] == 0
     assert row_of(copied, "off")["generated"] == row["generated"]
     assert [text["identical"] for text in copied["texts"]] == [True]
+    assert copied["dtype"] == "float32"  # as the server tells it
     assert copied["notes"] == []  # no other traffic: the counters are those of the answers
-    chat = compare("chat", *options, str(tmp_path / "chat"), "--tokens", "48", "--margin", "0.3")
-    assert row_of(chat, "ngram")["speedup"]["median"] < AHEAD - 0.2
-    assert row_of(chat, "ngram")["verdict"]["kind"] != "pays"
+    chat = compare("chat", *options, str(tmp_path / "chat"), "--tokens", "64")
+    missing = row_of(chat, "ngram")
+    assert missing["drafted"] > 10 * missing["accepted"]
+    assert missing["speedup"]["median"] < AHEAD
+    assert missing["verdict"]["kind"] != "pays"
     async with httpx.AsyncClient(base_url=server) as client:
-        assert (await client.get("/speculation")).json()["num_speculative_tokens"] == 3
+        assert (await client.get("/speculation")).json()["num_speculative_tokens"] == 8
 
 
 def test_a_run_that_was_killed_goes_on_and_suffix_is_clearly_ahead(tmp_path: Path) -> None:
     # Verifying all 24 tokens that suffix decoding may draft is dear on a CPU.
     suffix = "SPECULATIVE_METHOD=suffix,NUM_SPECULATIVE_TOKENS=6"
-    options = ("--with", suffix, "--limit", "1")
+    options = ("--with", suffix, "--limit", "1", "--tokens", "160")
     out, rounds = tmp_path / "out", tmp_path / "out" / NAME
     with (
         (tmp_path / "log").open("wb") as log,
@@ -117,7 +126,7 @@ def test_a_run_that_was_killed_goes_on_and_suffix_is_clearly_ahead(tmp_path: Pat
     assert len(kept) == 3
     found = compare("copy", *options, "--resume", str(out))
     assert rounds.read_text().splitlines()[:3] == kept
-    assert rounds.read_text().count("\n") == 1 + 4
+    assert rounds.read_text().count("\n") == 1 + 6
     row = row_of(found, "suffix")
     assert row["speedup"]["median"] >= AHEAD
     assert row["verdict"]["kind"] == "pays"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine("of its own")
 #: What keeps it short; beside an engine without speculation test_engine_compare.py measures.
 SMALL = {
     "--concurrency": "1",
-    "--rounds": "2",
+    "--rounds": "3",
     "--ngrams": "2-4",
     "--confirm": "1",
     "--off": "same",
@@ -67,10 +67,10 @@ def test_no_speculation_is_chosen_where_drafts_miss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--workload", "chat", "--methods", "ngram", "--limit", "3", "--max-k", "2")
-    assert tune(*options, "--out", str(tmp_path / "out"), "--margin", "0.25", "--json") == 0
+    assert tune(*options, "--out", str(tmp_path / "out"), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["environment"], found["schedule"]) == ({}, None)
     assert found["verdict"].startswith("no speculation: nothing gains enough")
     ((one,),) = [found["tried"]]
-    assert one["best"] == {"1": 0}
+    assert one["lost"]
     assert one["cells"][1]["tokens_per_step"] < 1.3

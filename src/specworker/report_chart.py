@@ -168,7 +168,8 @@ def _speedups(comparison: Comparison, axes: Axes) -> None:
         look = _look(comparison, (trial, variant)) | {"linestyle": "none", "label": None}
         axes.plot(places, [*promised.values()], **look, markerfacecolor="none", alpha=0.9)
     bottom, top = axes.get_ylim()
-    highest = max((row.speedup.high for row in comparison.rows if row.speedup), default=1.0)
+    measured = [row.speedup.high for row in comparison.rows if row.speedup]
+    highest = max(1.0, *measured, *(row.predicted or 0.0 for row in comparison.rows))
     # An interval of two rounds may be so wide that nothing else could be seen.
     axes.set_ylim(min(0.8, max(0.0, bottom)), min(top, 2 * highest))
     axes.set_ylabel(f"times, bars: {SURE:.0%} interval; hollow: predicted")
