@@ -6,6 +6,7 @@ import inspect
 import pytest
 from vllm.benchmarks import serve
 from vllm.benchmarks.lib import endpoint_request_func as requests
+from vllm.config import ModelConfig
 from vllm.platforms import current_platform
 from vllm.v1.metrics import loggers
 from vllm.v1.spec_decode import metrics
@@ -91,3 +92,7 @@ def test_suffix_decoding_keeps_no_answers_where_it_is_told_so() -> None:
     assert SUFFIX_CACHE in {field.name for field in dataclasses.fields(SpeculativeConfig)}
     checked = inspect.getsource(SpeculativeConfig._validate_suffix_decoding)
     assert f"self.{SUFFIX_CACHE} < 0" in checked
+
+
+def test_a_models_dtype_is_the_resolved_one() -> None:
+    assert "dtype" in {field.name for field in dataclasses.fields(ModelConfig)}

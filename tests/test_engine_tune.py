@@ -18,7 +18,7 @@ SMALL = {
     "--ngrams": "2-4",
     "--confirm": "1",
     "--off": "same",
-    "--tokens": "64",
+    "--tokens": "48",
 }
 
 

@@ -128,6 +128,38 @@ def test_drafts_end_where_they_did_not_pay_when_it_was_tried() -> None:
     assert gap.kept.tokens == {1: 3, 4: 0, 16: 0}
 
 
+def test_a_size_without_drafts_does_not_end_those_of_larger_ones() -> None:
+    one = beside_off(Setting("a", {1: 0, 4: 3, 16: 0}), {1: 1.0, 4: 1.5, 16: 1.0})
+    assert one.kept.tokens == {1: 0, 4: 3, 16: 0}
+    assert one.worth == pytest.approx(1.5 ** (1 / 3))
+
+
+def test_a_k_that_was_to_be_the_same_everywhere_stays_so_or_does_not_win() -> None:
+    setting = Setting("a", {1: 3, 16: 3})
+    slower = beside_off(setting, {1: 2.0, 16: 0.9}, narrows=False)
+    assert slower.kept == setting
+    assert not slower.is_worth_it
+    unsure = beside_off(setting, {1: 2.0, 16: 1.3}, spread=0.4, narrows=False)
+    assert not unsure.is_worth_it
+    little = beside_off(setting, {1: 1.12, 16: 1.07}, narrows=False)
+    assert not little.is_worth_it
+    assert beside_off(setting, {1: 1.15, 16: 1.07}, narrows=False).is_worth_it
+
+
+def test_the_largest_k_of_a_setting_is_what_its_engine_needs() -> None:
+    assert Setting("a", {1: 4, 16: 0}).largest == 4
+
+
+def test_why_the_better_of_two_settings_lost_is_said() -> None:
+    found = gaining("a", {1: {3: 1.5}, 16: {3: 1.2}})
+    fixed = beside_off(Setting("a", {1: 3, 16: 3}), {1: 1.4, 16: 1.3}, narrows=False)
+    narrow = beside_off(Setting("a", {1: 3, 16: 0}), {1: 1.2, 16: 1.0})
+    won = beside_off(Setting("b", {1: 2, 16: 2}), {1: 1.9, 16: 1.9})
+    assert tuning.why_lost(found, [narrow, fixed, won], won) == (
+        "1.35 times as fast as off, b 1.90"
+    )
+
+
 def test_a_schedule_wins_only_against_the_best_fixed_k() -> None:
     settings = [Setting("a", {1: 2, 16: 2}), Setting("a", {1: 4, 16: 0})]
 

@@ -68,11 +68,13 @@ class Tried:
     def settings(self) -> list["Setting"]:
         """What of it is worth confirming: the best fixed K, and a K by batch size."""
         chosen = {size: choice.tokens for size, choice in self.choices.items()}
+        if not any(chosen.values()):
+            return []
         fixed = choosing.fixed(self.gains, margin=0)
         found = [Setting(self.name, dict.fromkeys(chosen, fixed.tokens))] if fixed.tokens else []
-        if any(chosen.values()) and chosen not in [one.tokens for one in found]:
+        if chosen not in [one.tokens for one in found]:
             found.append(Setting(self.name, chosen))
-        return found if any(chosen.values()) else []
+        return found
 
 
 @dataclass(frozen=True)
