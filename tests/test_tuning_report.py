@@ -30,8 +30,9 @@ def test_what_is_chosen_is_said_with_its_figures_beside_off() -> None:
         "ngram 2-4 K=4: 1.90 and 1.25 times as fast as without speculation, with 1 and 4 requests "
         "at once"
     )
-    assert tuning_report.verdict(tuned(confirmed(1.9, 0.8))).endswith(
-        "; K = 0 from 4 on, where it did not pay"
+    assert tuning_report.verdict(tuned(confirmed(1.9, 0.8))) == (
+        "ngram 2-4 K=4,0 by batch: 1.90 times as fast as without speculation, with 1 request at "
+        "once; K = 0 from 4 on, where it did not pay: 0.80 (0.80–0.80) at 4"
     )
 
 

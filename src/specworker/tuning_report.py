@@ -38,15 +38,16 @@ class Tuned:
 def verdict(found: Tuned) -> str:
     """What is chosen and why, in a sentence or two."""
     if won := found.won:
-        sizes = sorted(won.speedups)
+        stopped = [size for size, k in won.kept.tokens.items() if k != won.setting.tokens[size]]
+        sizes = sorted(won.speedups.keys() - {*stopped})
         times = _listed(f"{won.speedups[size].median:.2f}" for size in sizes)
         text = (
             f"{won.kept.name}: {times} times as fast as without speculation, with "
             f"{_listed(map(str, sizes))} request{'s' * (sizes != [1])} at once"
         )
-        stopped = [size for size, k in won.kept.tokens.items() if k != won.setting.tokens[size]]
         if stopped:
-            text += f"; K = 0 from {min(stopped)} on, where it did not pay"
+            lost = ", ".join(f"{won.speedups[size]} at {size}" for size in sorted(stopped))
+            text += f"; K = 0 from {min(stopped)} on, where it did not pay: {lost}"
         return text
     best = max(found.tried, key=lambda one: one.highest[2])
     return f"no speculation: nothing gains enough. {best.name}: " + tuning.why_lost(
