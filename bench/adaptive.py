@@ -2,22 +2,25 @@
 
 Tokens per second by way of drafting, workload and number of requests at a time. One engine a
 way of drafting: its arms differ in K alone, take turns round by round in a changing order, and
-answer the same prompts with as many tokens. Adapting keeps what it knows between its own
-rounds; before them every arm has a round to warm up, and adapting one of four times the tokens
-to learn in, but for `drift`. Absolute figures are those of this machine.
+answer the same prompts with as many tokens; prompts or seeds differ from round to round.
+Adapting keeps what it knows between its own rounds; before them every arm has a few tokens to
+warm up, and adapting some rounds to learn in, but for `drift`. Absolute figures are those of
+this machine.
 
 Ways of drafting:
 
   ngram    the demo model, by n-grams of its text
-  half     a target of twice the demo model's layers, of which the second half hardly changes
-           anything, and the demo model as its draft: accepted often, at half the cost
+  good     a target of three times the demo model's layers, of which two thirds change next to
+           nothing, and the demo model as its draft: accepted often, at a third of the cost
+  poor     a target of twice the layers whose second half changes more: accepted less often, at
+           half the cost
   equal    the demo model, with itself as its draft: accepted always at temperature 0, and
            as dear as the target
 
 "trials" is the share of its time that adapting lost to trying other K, as it counts them itself.
 
 Workloads: `copy` repeats a text, `json` continues a list of records, `prose` tells a story,
-and `drift` is copy, prose and copy again, one after the other, with twice the tokens each.
+and `drift` is copy, prose and copy again, one after the other.
 
 By default ngram is measured with 1 and 4 requests at a time, in a few minutes and too few rounds to
 tell a few per cent apart on a machine that is shared; everything takes an hour on one core.
@@ -51,15 +54,13 @@ from specworker.engine import Engine, arguments
 from specworker.inside_vllm.steering import Steering
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
 
-#: How much is left of what the layers of the deeper target's second half add.
-DAMPED = 0.1
 TEXT = (
     "The harbour lay quiet when the first boats came in. Anna counted nine of them, wrote the "
     "number down, and went to wake her brother. He had promised to mend the net before noon, "
     "but the needle was lost and the twine was wet."
 )
-#: Characters of it that are given.
-BEGUN = 53
+#: Characters of it that are given, and how many places there are to go on from.
+BEGUN, STARTS = 53, 12
 COPY = f"{TEXT}\n\nThe same text again:\n{TEXT}\n\nAnd the same text once more:\n{TEXT[:BEGUN]}"
 RECORDS = [
     {"id": 17, "name": "Anna Berg", "city": "Bergen", "age": 31, "tags": ["sailing", "chess"]},
@@ -73,8 +74,8 @@ TEXTS = {"copy": (COPY, 0.0), "json": (JSON, 0.7), "prose": (PROSE, 1.0)}
 DRIFT = ("copy", "prose", "copy")
 WORKLOADS = (*TEXTS, "drift")
 ADAPTIVE = "adaptive"
-#: How many times the tokens of a round adapting has to learn in.
-LEARNS = 4
+#: Rounds that adapting has to learn in, and tokens of an answer that only warms up.
+LEARNS, WARM_UP = 6, 8
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,14 @@ def methods(target: Path, folder: Path) -> dict[str, Callable[[], Method]]:
     drafted = {"method": "draft_model", "model": str(target)}
     return {
         "ngram": lambda: Method(target, ngram, (2, 8)),
-        "half": lambda: Method(deepened(target, folder / "deep"), drafted, (2, 4)),
+        "good": lambda: Method(deepened(target, folder / "good", 3, 0.03), drafted, (2, 4)),
+        "poor": lambda: Method(deepened(target, folder / "poor", 2, 0.1), drafted, (2, 4)),
         "equal": lambda: Method(target, drafted, (1, 4)),
     }
 
 
-def deepened(model: Path, folder: Path) -> Path:
-    """Write `model` with all its layers once more behind them, and these damped."""
+def deepened(model: Path, folder: Path, times: int, damped: float) -> Path:
+    """Write `model` so many times as deep; of what the copies add `damped` is left."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(model, folder)
@@ -135,12 +137,13 @@ def deepened(model: Path, folder: Path) -> Path:
     for name in [name for name in weights if name.startswith("model.layers.")]:
         number, rest = name.removeprefix("model.layers.").split(".", 1)
         adds = rest.endswith(("o_proj.weight", "down_proj.weight"))
-        copied = weights[name] * (DAMPED if adds else 1)
-        weights[f"model.layers.{int(number) + depth}.{rest}"] = copied.clone()
+        copied = weights[name] * (damped if adds else 1)
+        for copy in range(1, times):
+            weights[f"model.layers.{int(number) + copy * depth}.{rest}"] = copied.clone()
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    config["num_hidden_layers"] = 2 * depth
+    config["num_hidden_layers"] = times * depth
     if kinds := config.get("layer_types"):
-        config["layer_types"] = kinds * 2
+        config["layer_types"] = kinds * times
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -158,58 +161,63 @@ def load(method: Method) -> Engine:
     return Engine(args, steered=Steering(adaptive=True))
 
 
-async def tokens_per_second(engine: Engine, workload: str, requests: int, tokens: int) -> float:
-    """The rate from when every request has begun to decode to the last one's end."""
+async def tokens_per_second(
+    engine: Engine, workload: str, requests: int, tokens: int, number: int = 0
+) -> float:
+    """The rate of a round from when every request has begun to decode to the last one's end."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     texts = DRIFT if workload == "drift" else (workload,)
-    length = tokens * (2 if workload == "drift" else 1)
     generated = 0
     begun: set[int] = set()
     started, before = 0.0, 0
 
-    async def ask(number: int) -> None:
+    async def ask(request: int) -> None:
         nonlocal generated, started, before
         for part, text in enumerate(texts):
             prompt, temperature = TEXTS[text]
             if text == "copy":  # each begins elsewhere, so that they are not in step
-                prompt += TEXT[BEGUN : BEGUN + 8 * number]
+                prompt += TEXT[BEGUN : BEGUN + 8 * ((request + number) % STARTS)]
             parameters = SamplingParams(
                 temperature=temperature,
-                seed=number if temperature else None,
-                max_tokens=length,
+                seed=100 * number + request if temperature else None,
+                max_tokens=tokens,
                 ignore_eos=True,
                 output_kind=RequestOutputKind.DELTA,
             )
-            identifier = f"{time.monotonic_ns()}-{number}-{part}"
+            identifier = f"{time.monotonic_ns()}-{request}-{part}"
             async for output in engine.client.generate(prompt, parameters, identifier):
                 generated += len(output.outputs[0].token_ids)
-                if number not in begun:
-                    begun.add(number)
+                if request not in begun:
+                    begun.add(request)
                     started, before = time.perf_counter(), generated
 
-    await asyncio.gather(*(ask(number) for number in range(requests)))
+    await asyncio.gather(*(ask(request) for request in range(requests)))
     elapsed = time.perf_counter() - started
-    assert generated == requests * length * len(texts)
+    assert generated == requests * tokens * len(texts)
     return (generated - before) / elapsed
 
 
 async def fill(cell: Cell, engine: Engine, method: Method, rounds: int, tokens: int) -> None:
-    """Measure a cell: every arm once a round, after one to warm up."""
+    """Measure a cell: every arm once a round, after it has warmed up."""
     arms = {"off": 0, **{f"K={k}": k for k in method.fixed}, ADAPTIVE: method.most}
     cell.rates = {arm: [] for arm in arms}
-    for number in range(-1, rounds):
+
+    async def measure(arm: str, number: int, tokens: int = tokens) -> float:
+        await (engine.adapt if arm == ADAPTIVE else engine.set_tokens)(arms[arm])
+        return await tokens_per_second(engine, cell.workload, cell.requests, tokens, number)
+
+    for arm in arms:
+        await measure(arm, rounds, WARM_UP)
+    for number in range(LEARNS if cell.workload != "drift" else 0):
+        await measure(ADAPTIVE, rounds + 1 + number)
+    for number in range(rounds):
         turned = [*arms][number % len(arms) :] + [*arms][: number % len(arms)]
         for arm in turned[:: 1 - 2 * (number % 2)]:
-            await (engine.adapt if arm == ADAPTIVE else engine.set_tokens)(arms[arm])
-            learns = number < 0 and arm == ADAPTIVE and cell.workload != "drift"
-            length = tokens * LEARNS if learns else tokens
-            rate = await tokens_per_second(engine, cell.workload, cell.requests, length)
+            cell.rates[arm].append(await measure(arm, number))
             if arm == ADAPTIVE:
                 cell.state = await engine.adapting()
-            if number >= 0:
-                cell.rates[arm].append(rate)
 
 
 async def compare(options: argparse.Namespace, messages: Console) -> list[Cell]:

@@ -154,7 +154,7 @@ def told(found: Adapting, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The tokens to catch up with, as the controller is told of them from now on."""
     unread: list[int] = []
 
-    def choose(_: int, missed: int) -> int:
+    def choose(_: int, missed: int, useful: int | None) -> int:
         unread.append(missed)
         return 0
 

@@ -253,6 +253,19 @@ def test_no_batch_gets_a_larger_k_than_its_limit() -> None:
     assert {batch: max(ks) for batch, ks in chosen.items()} == {1: 4, 2: 4, 3: 2, 4: 0, 5: 0}
 
 
+def test_what_cannot_be_taken_is_not_drafted_and_changes_no_mind() -> None:
+    engine = Engine(rising(0.05), 1, 1)
+    for _ in range(200):
+        engine.step(ACCEPTANCE["copy"])
+    before = engine.controller.state()
+    assert before.tokens == 4
+    assert [engine.controller.choose(1, useful=useful) for useful in (5, 4, 3, 2, 1, 0)] == [
+        4, 4, 3, 2, 1, 0
+    ]  # fmt: skip
+    assert engine.controller.state().tokens == 4
+    assert engine.controller.state().changes == before.changes
+
+
 def test_a_leap_in_cost_is_not_taken_for_the_cost_of_what_lies_before_it() -> None:
     engine = Engine(TABLES[64], 64, 1)
     for _ in range(STEPS):

@@ -222,6 +222,42 @@ def test_k_adapts_within_the_limits_of_the_batch(machine: Making, overlaps: bool
 
 
 @both
+def test_what_no_request_can_take_before_its_end_is_not_drafted(
+    machine: Making, overlaps: bool
+) -> None:
+    running = machine(overlaps=overlaps, handed_over=ADAPTIVE, **EVERY_K)
+    running.accepts = True
+    running.ask("first", tokens=1000)
+    running.run()
+    assert running.state()["tokens"] == MOST
+    for tokens in range(1, 40):
+        name = f"of {tokens} tokens"
+        running.ask(name, tokens=tokens)
+        asked = []
+        while name in running.scheduler.requests:
+            left = tokens - running.tokens[name]
+            drafts, k = running.step()
+            if drafts:  # with steps that overlap the last ones are empty
+                asked.append((left, k))
+        # The step that is made gives a token, and so does the next one.
+        assert all(k <= max(0, left - 2) for left, k in asked)
+        assert tokens < 15 or max(k for _, k in asked) == MOST
+        assert running.tokens[name] == tokens
+
+
+@both
+def test_one_that_is_near_its_end_does_not_keep_others_from_drafting(
+    machine: Making, overlaps: bool
+) -> None:
+    running = machine(overlaps=overlaps, handed_over=ADAPTIVE, **EVERY_K)
+    running.accepts = True
+    running.ask("a", tokens=1900)
+    told(running, 150)
+    running.ask("b", tokens=8)
+    assert max(told(running, 2)) == MOST
+
+
+@both
 def test_of_a_drafter_that_is_not_told_k_is_what_is_verified(
     machine: Making, overlaps: bool
 ) -> None:

@@ -94,10 +94,14 @@ class AdaptiveK:
         self._resumed: tuple[_Step, float] | None = None  # the last to catch up, and its seconds
         self._changes, self._reason = 0, ""
 
-    def choose(self, batch: int, unread: int = 0) -> int:
-        """K for the step of `batch` requests that begins now; ends the step before it.
+    def choose(self, batch: int, unread: int = 0, useful: int | None = None) -> int:
+        """K for the step that begins now; ends the step before it.
 
-        `unread` are their tokens that the draft has yet to read before it drafts again.
+        Args:
+            batch: requests in it.
+            unread: their tokens that the draft has yet to read before it drafts again.
+            useful: the most drafts that any of them can take before its last token; None where
+                that is not known.
         """
         now = self._clock()
         if last := self._step:
@@ -106,6 +110,8 @@ class AdaptiveK:
         self._yield.age(max(batch, 1))
         allowed = self._allowed(batch)
         choice = self._chosen(batch, allowed, unread)
+        if useful is not None:
+            choice = min(choice, self._largest(useful))
         same = last and (last.choice, bucket(last.batch)) == (choice, bucket(batch))
         self._alike = self._alike + 1 if same else 0
         self._step = _Step(now, batch, choice, unread)
@@ -159,7 +165,10 @@ class AdaptiveK:
         """The index of the largest K that a batch allows."""
         if self._limits is None:
             return len(self._choices) - 1
-        limit = self._limits[min(batch, len(self._limits) - 1)]
+        return self._largest(self._limits[min(batch, len(self._limits) - 1)])
+
+    def _largest(self, limit: int) -> int:
+        """The index of the largest K up to a limit."""
         return max(i for i, k in enumerate(self._choices) if k <= limit)
 
     def _measure(self, step: _Step, seconds: float) -> None:

@@ -68,9 +68,9 @@ class Adapting:
         self._unread: dict[str, int] = {}  # tokens that the draft missed, by request
         self._steps: deque[_Step] = deque(maxlen=UNDER_WAY)
 
-    def choose(self, batch: int) -> int:
-        """K for a step of `batch` requests, which is made now."""
-        return self._controller.choose(batch, sum(self._unread.values()))
+    def choose(self, batch: int, useful: int | None = None) -> int:
+        """K for a step of `batch` requests, which is made now; more than `useful` is wasted."""
+        return self._controller.choose(batch, sum(self._unread.values()), useful)
 
     def made(self, output: Any, own: Mapping[str, Any], asked: int) -> None:
         """Take a step as vLLM's scheduler made it.

@@ -119,7 +119,9 @@ class Steered:
         """What the drafter is told for a step of `batch` requests, which is being made."""
         if self._steering.only_predictions:
             return 0
-        asked = self._adapting.choose(batch) if self._adapting else self._limit(batch)
+        asked = self._limit(batch)
+        if self._adapting:
+            asked = self._adapting.choose(batch, max(map(_takes, self.running), default=0))
         # Whoever waits may be in the next step; replicas must draft alike.
         if len(self._own) == len(self.requests) and self._is_alone:
             asked = min(asked, max((self._bound(name) for name in self._own), default=asked))
@@ -225,6 +227,16 @@ class Steered:
                 if request is not None and (asked := request.sampling_params) and asked.stop:
                     output.spec_decode_metrics = request.spec_decode_metrics
         return by_client
+
+
+def _takes(request: Any) -> int:
+    """The most drafts of the step being made that a request can use before its last token.
+
+    That step gives it a token, and so does the next one without any draft; one that still runs
+    gives it another.
+    """
+    there = request.num_output_tokens + (request.num_output_placeholders > 0)
+    return max(0, int(request.max_tokens) - there - 2)
 
 
 class _Told:
