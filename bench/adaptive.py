@@ -20,7 +20,7 @@ Ways of drafting:
 "trials" is the share of its time that adapting lost to trying other K, as it counts them itself.
 
 Workloads: `copy` repeats a text, `json` continues a list of records, `prose` tells a story,
-and `drift` is copy, prose and copy again, one after the other.
+and `drift` is copy, prose and copy again, one after the other, with twice the tokens each.
 
 By default ngram is measured with 1 and 4 requests at a time, in a few minutes and too few rounds to
 tell a few per cent apart on a machine that is shared; everything takes an hour on one core.
@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import uvloop
@@ -70,12 +71,13 @@ RECORDS = [
 JSON = "".join(json.dumps(record) + "\n" for record in RECORDS) + '{"id": 20, "name": "'
 PROSE = "Once upon a time, in a village by the sea, there lived"
 #: A prompt and its temperature, by workload; and the workloads that follow one another in drift.
-TEXTS = {"copy": (COPY, 0.0), "json": (JSON, 0.7), "prose": (PROSE, 1.0)}
+TEXTS = {"copy": (COPY, 0.0), "json": (JSON, 0.0), "prose": (PROSE, 1.0)}
 DRIFT = ("copy", "prose", "copy")
 WORKLOADS = (*TEXTS, "drift")
 ADAPTIVE = "adaptive"
-#: Rounds that adapting has to learn in, and tokens of an answer that only warms up.
-LEARNS, WARM_UP = 6, 8
+#: Requests one after the other in a round, rounds that adapting has to learn in, and tokens of
+#: an answer that only warms up.
+WAVES, LEARNS, WARM_UP = 2, 4, 8
 
 
 @dataclass(frozen=True)
@@ -161,42 +163,59 @@ def load(method: Method) -> Engine:
     return Engine(args, steered=Steering(adaptive=True))
 
 
+def request_of(workload: str, number: int) -> tuple[str, float]:
+    """The prompt of a request and its temperature; one number has one text."""
+    prompt, temperature = TEXTS[workload]
+    if workload == "copy":  # each begins elsewhere, so that they are not in step
+        prompt += TEXT[BEGUN : BEGUN + 8 * (number % STARTS)]
+    if workload == "json":
+        prompt += ascii_uppercase[number % len(ascii_uppercase)]
+    return prompt, temperature
+
+
 async def tokens_per_second(
-    engine: Engine, workload: str, requests: int, tokens: int, number: int = 0
+    engine: Engine, workload: str, at_once: int, tokens: int, number: int = 0
 ) -> float:
-    """The rate of a round from when every request has begun to decode to the last one's end."""
+    """The rate of a round while so many requests decode: until the first has no successor."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     texts = DRIFT if workload == "drift" else (workload,)
-    generated = 0
-    begun: set[int] = set()
-    started, before = 0.0, 0
+    length = tokens * (2 if workload == "drift" else 1)
+    each = 1 if workload == "drift" else WAVES
+    waiting = iter(range(number * at_once * each, (number + 1) * at_once * each))
+    generated = before = 0
+    begun, began, ended = 0, 0.0, 0.0
 
-    async def ask(request: int) -> None:
-        nonlocal generated, started, before
+    async def ask(request: int, *, is_first: bool) -> None:
+        nonlocal generated, before, begun, began
         for part, text in enumerate(texts):
-            prompt, temperature = TEXTS[text]
-            if text == "copy":  # each begins elsewhere, so that they are not in step
-                prompt += TEXT[BEGUN : BEGUN + 8 * ((request + number) % STARTS)]
+            prompt, temperature = request_of(text, request)
             parameters = SamplingParams(
                 temperature=temperature,
-                seed=100 * number + request if temperature else None,
-                max_tokens=tokens,
+                seed=request if temperature else None,
+                max_tokens=length,
                 ignore_eos=True,
                 output_kind=RequestOutputKind.DELTA,
             )
             identifier = f"{time.monotonic_ns()}-{request}-{part}"
             async for output in engine.client.generate(prompt, parameters, identifier):
-                generated += len(output.outputs[0].token_ids)
-                if request not in begun:
-                    begun.add(request)
-                    started, before = time.perf_counter(), generated
+                generated += len(output.outputs[0].token_ids) * (not ended)
+                if is_first:
+                    is_first, begun = False, begun + 1
+                    if begun == at_once:
+                        began, before = time.perf_counter(), generated
 
-    await asyncio.gather(*(ask(request) for request in range(requests)))
-    elapsed = time.perf_counter() - started
-    assert generated == requests * tokens * len(texts)
-    return (generated - before) / elapsed
+    async def one_after_the_other() -> None:
+        nonlocal ended
+        is_first = True
+        for request in waiting:
+            await ask(request, is_first=is_first)
+            is_first = False
+        ended = ended or time.perf_counter()
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+    return (generated - before) / (ended - began)
 
 
 async def fill(cell: Cell, engine: Engine, method: Method, rounds: int, tokens: int) -> None:

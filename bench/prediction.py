@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from builder import scripted
 from specworker import demo_model, main
+from specworker.drafting import DEFAULT_PREDICTION_TOKENS
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
 from specworker.terms import PREDICTION, TOKENS
 
@@ -130,7 +131,9 @@ def report(found: Mapping[str, Mapping[str, Any]], k: int) -> Table:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--k", type=int, default=16, help="tokens drafted a step")
+    parser.add_argument(
+        "--k", type=int, default=DEFAULT_PREDICTION_TOKENS, help="tokens drafted a step"
+    )
     parser.add_argument("--json", action="store_true", help="every figure as JSON")
     return parser.parse_args()
 

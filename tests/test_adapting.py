@@ -63,6 +63,10 @@ def serve(found: Adapting, clock: Clock, output: Any, accepted: dict[str, int], 
     land(found, output, accepted)
 
 
+#: How far the position before, which is likened to it, draws what is known of a position.
+DRAWN = 0.05
+
+
 def yields(found: Adapting) -> dict[int, float]:
     return dict(found.state()["yields"])
 
@@ -79,9 +83,9 @@ def test_drafts_count_as_those_of_the_k_that_was_asked_for_a_step_before(clock: 
         serve(found, clock, step({"a": 2}), {"a": 1}, 2)
     known = yields(found)
     assert known[1] == pytest.approx(2.0)
-    assert known[2] == pytest.approx(2.0)
+    assert known[2] == pytest.approx(2.0, abs=DRAWN)
     # What lies beyond has not been tried, and promises nothing after a position that never held.
-    assert known[4] == pytest.approx(2.0)
+    assert known[4] == pytest.approx(2.0, abs=DRAWN)
     assert untried[4] > 2.5
 
 
@@ -90,7 +94,7 @@ def test_a_draft_that_was_not_made_counts_as_none(clock: Clock) -> None:
     serve(found, clock, step({"a": 0, "b": 0}), {"a": 0, "b": 0}, 4)
     for _ in range(60):
         serve(found, clock, step({"a": 4, "b": 0}), {"a": 4, "b": 0}, 4)
-    assert yields(found)[4] == pytest.approx(3.0)
+    assert yields(found)[4] == pytest.approx(3.0, abs=DRAWN)
 
 
 def test_requests_with_terms_of_their_own_are_left_out(clock: Clock) -> None:
@@ -218,7 +222,7 @@ def test_with_two_steps_under_way_each_has_the_k_that_its_drafts_were_asked_for(
     # Taken for drafts of the other K, two of four would have been the most, or two of two few.
     assert known[2] == pytest.approx(3.0)
     assert known[3] == pytest.approx(4.0)
-    assert known[4] == pytest.approx(4.0)
+    assert known[4] == pytest.approx(4.0, abs=DRAWN)
 
 
 def test_a_step_that_is_not_known_changes_nothing(clock: Clock) -> None:

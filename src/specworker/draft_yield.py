@@ -1,7 +1,8 @@
 """What asking for K drafted tokens yields lately: decaying acceptance by position. Pure.
 
 Position i is conditional on position i - 1, so that a chain of shares is up to date as far
-as drafts reached, and holds what was last known beyond.
+as drafts reached, and holds what was last known beyond. A position of which little is known is
+taken to be like the one before it.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 
 Shares: TypeAlias = NDArray[np.float64]
 
-#: The share of positions nobody has tried.
+#: The share of a first position that nobody has tried.
 PRIOR = 0.7
-#: What was known counts as so many trials when new ones come in, however old it is: one
-#: lucky draft after a long rest decides nothing, a handful does.
+#: As so many trials of a position the one before it counts.
+LIKE_BEFORE = 1.0
+#: What was known counts as so many trials when new ones come in, however old it is, if there
+#: were as many: one lucky draft after a long rest decides nothing, a handful does.
 REMEMBERED = 4.0
 #: As so many it still counts when all requests are new: their first words are not yet their text.
 FORGOTTEN = 12.0
@@ -37,61 +40,84 @@ class DraftYield:
     def __init__(self, most: int, half_life: float) -> None:
         self._half_life = half_life
         self._weight = 1.0
-        self._tried, self._kept = np.zeros(most), np.zeros(most)
-        self._wanted, self._made = np.zeros(most), np.zeros(most)
+        self._accepted, self._given = _Chain(most), _Chain(most)
 
     def age(self, batch: int) -> None:
         """Let a step go by, whether it drafts or not."""
         self._weight *= float(2.0 ** (1.0 / max(self._half_life / 4, self._half_life / batch**0.5)))
         if self._weight > 1e30:
-            for tried, kept in ((self._tried, self._kept), (self._wanted, self._made)):
-                tried /= self._weight
-                kept /= self._weight
-                _lift(tried, kept, OLDEST)
+            self._accepted.rescale(self._weight)
+            self._given.rescale(self._weight)
             self._weight = 1.0
 
     def forget(self, share: float) -> None:
         """Have what is known count less by a share, but for what is always remembered."""
-        for tried, kept in ((self._tried, self._kept), (self._wanted, self._made)):
-            floor = np.minimum(tried, FORGOTTEN * self._weight)
-            left = np.maximum(tried * (1 - share), floor)
-            kept *= np.where(tried > 0, left / np.where(tried > 0, tried, 1.0), 1.0)
-            tried[:] = left
+        self._accepted.forget(share, FORGOTTEN * self._weight)
+        self._given.forget(share, FORGOTTEN * self._weight)
 
     def add(self, asked: int, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Take the figures of a step: of each request, the drafts made and accepted of `asked`."""
-        for tried, kept, lengths in (
-            (self._tried, self._kept, accepted),
-            (self._wanted, self._made, drafted),
-        ):
-            counts = np.bincount(lengths, minlength=asked + 1)[: asked + 1]
-            at_least = counts[::-1].cumsum()[::-1] * self._weight
-            _lift(tried[:asked], kept[:asked], REMEMBERED * self._weight)
-            kept[:asked] += at_least[1:]
-            tried[:asked] += at_least[:-1]
+        self._accepted.add(asked, accepted, self._weight)
+        self._given.add(asked, drafted, self._weight)
 
     def accepted(self) -> Shares:
         """By position, the share of requests that had a draft accepted there."""
-        return _ratio(self._kept, self._tried).cumprod()
+        return self._accepted.shares(self._weight).cumprod()
 
     def accepted_at_best(self) -> Shares:
         """The same if every position were as good as what is known of it allows."""
-        known = self._tried / self._weight
-        share = _ratio(self._kept, self._tried)
+        known = self._accepted.tried / self._weight
+        share = self._accepted.shares(self._weight)
         better: Shares = ((share * known + DOUBT) / (known + DOUBT)).cumprod()
         return better
 
     def made(self) -> Shares:
         """By position, the share of requests that were given a draft there, of those asked for."""
-        return _ratio(self._made, self._wanted).cumprod()
+        return self._given.shares(self._weight).cumprod()
 
 
-def _lift(tried: Shares, kept: Shares, floor: float) -> None:
-    """Have what was ever tried count as `floor` at least; the shares stay. In place."""
-    factors = np.where(tried > 0, floor / np.maximum(tried, floor * 1e-40), 1.0).clip(min=1.0)
-    tried *= factors
-    kept *= factors
+class _Chain:
+    """Trials by position, each of those that the position before was kept in."""
 
+    def __init__(self, most: int) -> None:
+        self.tried, self._kept, self._ever = np.zeros(most), np.zeros(most), np.zeros(most)
 
-def _ratio(kept: Shares, tried: Shares) -> Shares:
-    return np.where(tried > 0, kept / np.where(tried > 0, tried, 1.0), PRIOR)
+    def add(self, asked: int, lengths: Sequence[int], weight: float) -> None:
+        """Take of each request how many positions of `asked` were kept."""
+        counts = np.bincount(lengths, minlength=asked + 1)[: asked + 1]
+        at_least = counts[::-1].cumsum()[::-1]
+        self._lift(np.minimum(self._ever, REMEMBERED) * weight, asked)
+        self._kept[:asked] += at_least[1:] * weight
+        self.tried[:asked] += at_least[:-1] * weight
+        self._ever[:asked] += at_least[:-1]
+
+    def forget(self, share: float, floor: float) -> None:
+        """Have trials count less by a share, down to a floor."""
+        left = np.maximum(self.tried * (1 - share), np.minimum(self.tried, floor))
+        self._kept *= left / np.where(self.tried > 0, self.tried, 1.0)
+        self.tried = left
+
+    def rescale(self, weight: float) -> None:
+        """Have a trial that counted `weight` count 1."""
+        self.tried /= weight
+        self._kept /= weight
+        self._lift(np.where(self._ever > 0, OLDEST, 0.0), len(self.tried))
+
+    def shares(self, weight: float) -> Shares:
+        """By position, the share of trials in which it was kept."""
+        known = np.maximum(self.tried / weight, np.minimum(self._ever, REMEMBERED))
+        own = self._kept / np.where(self.tried > 0, self.tried, 1.0)
+        found = np.empty(len(own))
+        before, likened = PRIOR, 0.0
+        for position, trials in enumerate(known):
+            if trials + likened:
+                before = (own[position] * trials + before * likened) / (trials + likened)
+            found[position], likened = before, LIKE_BEFORE
+        return found
+
+    def _lift(self, floor: Shares, count: int) -> None:
+        """Have the first trials count as `floor` at least; the shares stay."""
+        tried, kept = self.tried[:count], self._kept[:count]
+        factors = np.where(tried > 0, floor[:count] / np.maximum(tried, 1e-300), 1.0).clip(min=1.0)
+        tried *= factors
+        kept *= factors

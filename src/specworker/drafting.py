@@ -20,7 +20,7 @@ SPECULATORS = {"peagle": "eagle3", "dflash2": "dflash"}
 DEFAULT_SUFFIX_TOKENS = 24
 #: Of method prediction, whose drafts cost nothing to make and are mostly right while the answer
 #: keeps to its prediction; where it does not, the drafts are short by themselves.
-DEFAULT_PREDICTION_TOKENS = 16
+DEFAULT_PREDICTION_TOKENS = 32
 DEFAULT_LOOKUP_MIN, DEFAULT_LOOKUP_MAX = 2, 4
 #: Upper end of the last range of a batch-size schedule: vLLM cuts it to its own maximum.
 ANY_BATCH_SIZE = 2**31 - 1

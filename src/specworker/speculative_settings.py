@@ -43,7 +43,7 @@ class SpeculativeSettings(BaseSettings):
     )
     num_speculative_tokens: Integer | None = speculative(
         None,
-        "K, the tokens drafted per step; what the draft declares, or 3 (suffix 24, prediction 16, "
+        "K, the tokens drafted per step; what the draft declares, or 3 (suffix 24, prediction 32, "
         "self 1), when unset.",
         place="first",
         label="tokens drafted per step (K)",

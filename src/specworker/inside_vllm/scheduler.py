@@ -235,7 +235,7 @@ def _takes(request: Any) -> int:
     That step gives it a token, and so does the next one without any draft; one that still runs
     gives it another.
     """
-    there = request.num_output_tokens + (request.num_output_placeholders > 0)
+    there = int(request.num_output_tokens) + bool(request.num_output_placeholders)
     return max(0, int(request.max_tokens) - there - 2)
 
 
