@@ -14,9 +14,9 @@ from specworker.outlook import Outlook
 from specworker.step_times import TWICE, StepTimes, bucket, nearest, usual_choices
 from specworker.trial_budget import Budget, CatchingUp
 
-#: Share of the time that trying another K may lose, and steps' time it may lose at once; half of
-#: it is added for every size of the batch that is new.
-BUDGET, ALLOWANCE = 0.008, 12.0
+#: Share of the time that trying another K may lose, and steps' time it may lose at once; half
+#: of it is added for every size of the batch that is new.
+BUDGET, ALLOWANCE = 0.008, 8.0
 #: Steps' time of it that is left for new requests, and for a K whose time is not known.
 RESERVE = 2.0
 #: Steps between two decisions, that a K is tried for, and between two trials at least.
