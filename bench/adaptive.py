@@ -4,8 +4,8 @@ Tokens per second by way of drafting, workload and number of requests at a time.
 way of drafting: its arms differ in K alone, take turns round by round in a changing order, and
 answer the same prompts with as many tokens; prompts or seeds differ from round to round.
 Adapting keeps what it knows between its own rounds; before them every arm has a few tokens to
-warm up, and adapting some rounds to learn in, but for `drift`. Absolute figures are those of
-this machine.
+warm up, and adapting some rounds to learn in, but for `drift`. A round's rate is taken while so
+many requests decode. Absolute figures are those of this machine.
 
 Ways of drafting:
 
@@ -23,7 +23,7 @@ Workloads: `copy` repeats a text, `json` continues a list of records, `prose` te
 and `drift` is copy, prose and copy again, one after the other, with twice the tokens each.
 
 By default ngram is measured with 1 and 4 requests at a time, in a few minutes and too few rounds to
-tell a few per cent apart on a machine that is shared; everything takes an hour on one core.
+tell a few per cent apart on a machine that is shared; everything takes two hours on one core.
 
 Usage: python bench/adaptive.py [--methods LIST] [--workloads LIST] [--requests LIST]
                                 [--rounds N] [--tokens N] [--json]
