@@ -62,3 +62,15 @@ def test_a_draft_that_was_not_made_is_none_that_was_refused() -> None:
     assert known.made()[0] == pytest.approx(0.5)
     assert known.accepted()[0] == pytest.approx(0.5)
     assert known.made()[1] == pytest.approx(0.5, abs=0.02)
+
+
+def test_what_was_seldom_tried_could_be_made_more_often() -> None:
+    known = DraftYield(1, HALF_LIFE)
+    for _ in range(20):
+        known.add(1, [0] * 4, [0] * 4)
+    assert known.made()[0] == 0
+    assert known.made_at_most()[0] < 0.05
+    for _ in range(200):
+        known.age(4)
+    assert known.made()[0] == 0
+    assert known.made_at_most()[0] > 0.5

@@ -248,8 +248,13 @@ class AdaptiveK:
         return self._is_known(batch, tried) and outlook.gain(tried, current) >= 1 + LARGER
 
     def _loss(self, batch: int, other: int, current: int, outlook: Outlook) -> float:
-        """Seconds that a step of another choice is expected to lose."""
+        """Seconds that a step of another choice may lose; a lookup could match more often."""
         lost = outlook.lost(other, current)
+        if self._lookup:
+            made = self._yield.made_at_most()
+            curve, accepted = self._times.curve(batch), self._yield.accepted()
+            seconds = Outlook.of(self._choices, curve, accepted, made, batch).seconds[other]
+            lost = max(lost, seconds - outlook.tokens[other] / outlook.goodput(current))
         is_known = self._times.samples(batch, other) >= TWICE
         return lost if is_known else min(lost, RASH * outlook.seconds[current])
 

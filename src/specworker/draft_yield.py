@@ -66,14 +66,15 @@ class DraftYield:
 
     def accepted_at_best(self) -> Shares:
         """The same if every position were as good as what is known of it allows."""
-        known = self._accepted.tried / self._weight
-        share = self._accepted.shares(self._weight)
-        better: Shares = ((share * known + DOUBT) / (known + DOUBT)).cumprod()
-        return better
+        return self._accepted.at_best(self._weight).cumprod()
 
     def made(self) -> Shares:
         """By position, the share of requests that were given a draft there, of those asked for."""
         return self._given.shares(self._weight).cumprod()
+
+    def made_at_most(self) -> Shares:
+        """The same if drafts were made as often as what is known of them allows."""
+        return self._given.at_best(self._weight).cumprod()
 
 
 class _Chain:
@@ -114,6 +115,12 @@ class _Chain:
                 before = (own[position] * trials + before * likened) / (trials + likened)
             found[position], likened = before, LIKE_BEFORE
         return found
+
+    def at_best(self, weight: float) -> Shares:
+        """The same if some trials more had all been kept."""
+        known = self.tried / weight
+        better: Shares = (self.shares(weight) * known + DOUBT) / (known + DOUBT)
+        return better
 
     def _lift(self, floor: Shares, count: int) -> None:
         """Have the first trials count as `floor` at least; the shares stay."""
