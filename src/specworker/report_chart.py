@@ -36,7 +36,7 @@ PAGE = {PAPER: "panel", INK: "ink", SOFT: "soft", LINE: "line"} | {
 }
 MARKERS = "sD^vP*X"
 #: Characters of a line below the picture, and how many it has at most.
-FOOTER, FOOTER_LINES = 240, 3
+FOOTER, FOOTER_LINES = 210, 3
 #: Characters of labels that stand side by side below a picture.
 LEGEND_WIDTH = 45
 STYLE: "dict[RcKeyType, Any]" = {
