@@ -33,7 +33,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import statistics
 import sys
 import tempfile
@@ -50,6 +49,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from builder import deep
 from specworker import demo_model
 from specworker.engine import Engine, arguments
 from specworker.inside_vllm.steering import Steering
@@ -122,32 +122,10 @@ def methods(target: Path, folder: Path) -> dict[str, Callable[[], Method]]:
     drafted = {"method": "draft_model", "model": str(target)}
     return {
         "ngram": lambda: Method(target, ngram, (2, 8)),
-        "good": lambda: Method(deepened(target, folder / "good", 3, 0.03), drafted, (2, 4)),
-        "poor": lambda: Method(deepened(target, folder / "poor", 2, 0.1), drafted, (2, 4)),
+        "good": lambda: Method(deep.deepened(target, folder / "good", 3, 0.03), drafted, (2, 4)),
+        "poor": lambda: Method(deep.deepened(target, folder / "poor", 2, 0.1), drafted, (2, 4)),
         "equal": lambda: Method(target, drafted, (1, 4)),
     }
-
-
-def deepened(model: Path, folder: Path, times: int, damped: float) -> Path:
-    """Write `model` so many times as deep; of what the copies add `damped` is left."""
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(model, folder)
-    weights = load_file(model / "model.safetensors")
-    config = json.loads((model / "config.json").read_text())
-    depth = config["num_hidden_layers"]
-    for name in [name for name in weights if name.startswith("model.layers.")]:
-        number, rest = name.removeprefix("model.layers.").split(".", 1)
-        adds = rest.endswith(("o_proj.weight", "down_proj.weight"))
-        copied = weights[name] * (damped if adds else 1)
-        for copy in range(1, times):
-            weights[f"model.layers.{int(number) + copy * depth}.{rest}"] = copied.clone()
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    config["num_hidden_layers"] = times * depth
-    if kinds := config.get("layer_types"):
-        config["layer_types"] = kinds * times
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def load(method: Method) -> Engine:
