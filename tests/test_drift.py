@@ -37,8 +37,8 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.envs import environment_variables
 from vllm.exceptions import VLLMError
 from vllm.logger import DEFAULT_LOGGING_CONFIG
+from vllm.model_executor.models import registry
 from vllm.model_executor.models.mlp_speculator import MLPSpeculator as MLPSpeculatorModules
-from vllm.model_executor.models.registry import ModelRegistry
 from vllm.sampling_params import SamplingParams
 from vllm.transformers_utils.config import get_config
 from vllm.transformers_utils.configs.medusa import MedusaConfig
@@ -483,7 +483,7 @@ def test_a_seed_still_cannot_be_rewound_on_a_cpu() -> None:
 
 
 def test_nothing_in_vllm_drafts_with_an_mlp_speculator_yet() -> None:
-    assert MLP_SPECULATOR not in ModelRegistry.get_supported_archs()
+    assert MLP_SPECULATOR not in registry._VLLM_MODELS
     runner = importlib.import_module(GPUModelRunner.__module__)
     assert "mlp_speculator" not in inspect.getsource(runner)
 

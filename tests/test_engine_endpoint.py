@@ -296,7 +296,7 @@ async def test_a_worker_that_cannot_start_answers_each_job_with_the_reason(
             assert says in message
             assert not any(word in message for word in ("Traceback", "/does", "/models"))
         os.kill(endpoint.worker.pid, signal.SIGTERM)
-        assert await endpoint.exit_status(within=10) == 1
+        assert await endpoint.exit_status(within=SOON) == 1
 
 
 async def test_on_start_failure_exit_ends_the_worker(

@@ -78,9 +78,13 @@ def test_a_pod_makes_a_key_prints_it_once_and_asks_for_it_at_the_next_start(
         headers = {"authorization": f"Bearer {key}"}
         assert worker.client.get("/v1/models", headers=headers).status_code == 503
     with process(tmp_path, **pod) as worker:
-        while worker.client.get("/v1/models", headers=headers).status_code != 503:
+        # Until the worker has read its key, it answers everybody with 503.
+        deadline = time.monotonic() + SOON
+        while (status := worker.client.get("/v1/models").status_code) == 503:
+            assert time.monotonic() < deadline, worker.log
             time.sleep(0.02)
-        assert worker.client.get("/v1/models").status_code == 401
+        assert status == 401
+        assert worker.client.get("/v1/models", headers=headers).status_code == 503
         assert key not in worker.log
 
 

@@ -181,10 +181,10 @@ def test_suffix_drafts_as_deep_as_its_tree_unless_told_otherwise() -> None:
 
 def test_predictions_draft_long_and_may_be_all_that_does() -> None:
     decided = resolve(SPECULATIVE_METHOD="prediction")
-    assert decided.config == {"method": "prediction", "num_speculative_tokens": 16}
+    assert decided.config == {"method": "prediction", "num_speculative_tokens": 32}
     assert decided.only_predictions
     assert (decided.notes, decided.problems) == ((), ())
-    assert "K=16 by default of method prediction" in decided.line
+    assert "K=32 by default of method prediction" in decided.line
     in_json = resolve(SPECULATIVE_CONFIG='{"method": "prediction", "num_speculative_tokens": 8}')
     assert in_json.config == {"method": "prediction", "num_speculative_tokens": 8}
     assert in_json.only_predictions
@@ -192,7 +192,7 @@ def test_predictions_draft_long_and_may_be_all_that_does() -> None:
     decided = resolve(SPECULATIVE_METHOD="prediction", NGRAM_PROMPT_LOOKUP_MAX="4")
     assert decided.notes == ("NGRAM_PROMPT_LOOKUP_MAX: no effect, with method prediction",)
     in_json = resolve(SPECULATIVE_CONFIG='{"method": "prediction", "prompt_lookup_max": 4}')
-    assert in_json.config == {"method": "prediction", "num_speculative_tokens": 16}
+    assert in_json.config == {"method": "prediction", "num_speculative_tokens": 32}
     assert in_json.notes == (
         "SPECULATIVE_CONFIG: prompt_lookup_max: no effect, with method prediction",
     )
