@@ -81,7 +81,7 @@ class _Chain:
     """Trials by position, each of those that the position before was kept in."""
 
     def __init__(self, most: int) -> None:
-        self.tried, self._kept, self._ever = np.zeros(most), np.zeros(most), np.zeros(most)
+        self._tried, self._kept, self._ever = np.zeros(most), np.zeros(most), np.zeros(most)
 
     def add(self, asked: int, lengths: Sequence[int], weight: float) -> None:
         """Take of each request how many positions of `asked` were kept."""
@@ -89,25 +89,25 @@ class _Chain:
         at_least = counts[::-1].cumsum()[::-1]
         self._lift(np.minimum(self._ever, REMEMBERED) * weight, asked)
         self._kept[:asked] += at_least[1:] * weight
-        self.tried[:asked] += at_least[:-1] * weight
+        self._tried[:asked] += at_least[:-1] * weight
         self._ever[:asked] += at_least[:-1]
 
     def forget(self, share: float, floor: float) -> None:
         """Have trials count less by a share, down to a floor."""
-        left = np.maximum(self.tried * (1 - share), np.minimum(self.tried, floor))
-        self._kept *= left / np.where(self.tried > 0, self.tried, 1.0)
-        self.tried = left
+        left = np.maximum(self._tried * (1 - share), np.minimum(self._tried, floor))
+        self._kept *= left / np.where(self._tried > 0, self._tried, 1.0)
+        self._tried = left
 
     def rescale(self, weight: float) -> None:
         """Have a trial that counted `weight` count 1."""
-        self.tried /= weight
+        self._tried /= weight
         self._kept /= weight
-        self._lift(np.where(self._ever > 0, OLDEST, 0.0), len(self.tried))
+        self._lift(np.where(self._ever > 0, OLDEST, 0.0), len(self._tried))
 
     def shares(self, weight: float) -> Shares:
         """By position, the share of trials in which it was kept."""
-        known = np.maximum(self.tried / weight, np.minimum(self._ever, REMEMBERED))
-        own = self._kept / np.where(self.tried > 0, self.tried, 1.0)
+        known = np.maximum(self._tried / weight, np.minimum(self._ever, REMEMBERED))
+        own = self._kept / np.where(self._tried > 0, self._tried, 1.0)
         found = np.empty(len(own))
         before, likened = PRIOR, 0.0
         for position, trials in enumerate(known):
@@ -118,13 +118,13 @@ class _Chain:
 
     def at_best(self, weight: float) -> Shares:
         """The same if some trials more had all been kept."""
-        known = self.tried / weight
+        known = self._tried / weight
         better: Shares = (self.shares(weight) * known + DOUBT) / (known + DOUBT)
         return better
 
     def _lift(self, floor: Shares, count: int) -> None:
         """Have the first trials count as `floor` at least; the shares stay."""
-        tried, kept = self.tried[:count], self._kept[:count]
+        tried, kept = self._tried[:count], self._kept[:count]
         factors = np.where(tried > 0, floor[:count] / np.maximum(tried, 1e-300), 1.0).clip(min=1.0)
         tried *= factors
         kept *= factors
