@@ -7,6 +7,7 @@ from typing import Any
 
 from specworker import main, serving
 from specworker.engine import Engine
+from tests import forked
 
 NGRAM = {
     "NUM_SPECULATIVE_TOKENS": "3",
@@ -28,7 +29,9 @@ class Rack:
         if self._running is None or self._running[0] != name or self._running[1].client.errored:
             await self.close()
             environment = dict(self._environments[name])
-            self._running = (name, main.load(environment, *main.configure(environment)))
+            with forked.processes():
+                engine = main.load(environment, *main.configure(environment))
+            self._running = (name, engine)
         return self._running[1]
 
     async def close(self) -> None:
