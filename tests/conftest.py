@@ -22,54 +22,66 @@ if TYPE_CHECKING:
 for variable, value in (PROCESS_DEFAULTS | LOCAL_DEFAULTS).items():
     os.environ.setdefault(variable, value)
 
-# Where tests run side by side, each process has its engines compute on a core of its own.
+# Where tests run side by side, each process keeps to cores of its own, with all that it starts:
+# else an engine that starts beside another would slow it down for as long as it likes, and
+# what is measured would be the neighbour.
 if side := os.environ.get("PYTEST_XDIST_WORKER"):
+    number, count = int(side.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     cores = sorted(os.sched_getaffinity(0))
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = str(cores[int(side.removeprefix("gw")) % len(cores)])
+    own = cores[number % len(cores) :: count]
+    os.sched_setaffinity(0, own)
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = str(own[0])
 
 #: The mark of a test that starts its engines itself.
 OF_ITS_OWN = "of its own"
-#: The configurations of engines, in the order in which they run.
-ENGINES = (
-    "plain",
-    "ngram",
-    "ngram up to two",
-    "self-draft",
-    "self",
-    "self-draft up to two",
-    "medusa up to two",
-    "suffix up to two",
-    "tiny plain",
-    "tiny ngram",
-    "tiny draft",
-    "tiny probabilistic",
-    "tiny typical",
-    "tiny typical, sampled",
-    "eagle",
-    "eagle3",
-    "mtp",
-    "mlp_speculator up to two",
-    OF_ITS_OWN,
-)
+#: The configurations of engines, in the order in which they run. Those of one model run in one
+#: process: all are compared with the first, which so runs once.
+ENGINES = {
+    "plain": "demo",
+    "ngram": "demo",
+    "ngram up to two": "demo",
+    "self-draft": "demo",
+    "self": "demo",
+    "self-draft up to two": "demo",
+    "medusa up to two": "demo",
+    "suffix up to two": "demo",
+    "tiny plain": "tiny",
+    "tiny ngram": "tiny",
+    "tiny draft": "tiny",
+    "tiny probabilistic": "tiny",
+    "tiny typical": "tiny",
+    "tiny typical, sampled": "tiny",
+    "eagle": "tiny",
+    "eagle3": "tiny",
+    "mtp": "tiny",
+    "mlp_speculator up to two": "tiny",
+}
+#: The longest of what starts its engines itself, longest first; the rest follows.
+LONG = ("test_engine_compare.py", "test_engine_tune.py", "test_engine_endpoint.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the tests of an engine follow one another, in one process where there are several.
+    """Have the tests of a model follow one another, engine by engine, in one process.
 
     Those without an engine come first; side by side they come last, being the shortest, so that
     no process is left to wait for another.
     """
+    of_its_own = len(ENGINES)
+    order = {engine: place for place, engine in enumerate(ENGINES)}
+    order |= {name: of_its_own + place for place, name in enumerate(LONG)}
+    order |= {OF_ITS_OWN: of_its_own + len(LONG), "": len(order) + 1 if side else -1}
 
-    def engine_of(item: pytest.Item) -> str | None:
+    def engine_of(item: pytest.Item) -> str:
         marker = item.get_closest_marker("engine")
-        return marker.args[0] if marker else None
+        return str(marker.args[0]) if marker else ""
 
-    without = len(ENGINES) if side else -1
-    order = {engine: number for number, engine in enumerate(ENGINES)} | {None: without}
-    items.sort(key=lambda item: order[engine_of(item)])
-    for item in items:
+    def place_of(item: pytest.Item) -> int:
         engine = engine_of(item)
-        group = item.path.name if engine in (None, OF_ITS_OWN) else engine
+        return order[item.path.name if engine == OF_ITS_OWN and item.path.name in LONG else engine]
+
+    items.sort(key=place_of)
+    for item in items:
+        group = ENGINES.get(engine_of(item), item.path.name)
         item.add_marker(pytest.mark.xdist_group(group))
 
 
