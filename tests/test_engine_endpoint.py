@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine("of its own")
 
 Environments = Mapping[str, dict[str, str]]
 SAY: Any = [{"role": "user", "content": "Say: one two three one two three one two"}]
-LONG: Any = {"model": "demo", "max_tokens": 800, "extra_body": {"ignore_eos": True}}
+LONG: Any = {"model": "demo", "max_tokens": 300, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,8 @@ SPECULATING = (
     "medusa up to two",
     "suffix up to two",
 )
-TOKENS = 64
+#: A first token, and five steps of eight drafted tokens and one more.
+TOKENS = 1 + 5 * 9
 
 every_method = pytest.mark.parametrize(
     "method", [pytest.param(name, marks=pytest.mark.engine(name)) for name in SPECULATING]
