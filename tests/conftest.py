@@ -23,8 +23,7 @@ for variable, value in (PROCESS_DEFAULTS | LOCAL_DEFAULTS).items():
     os.environ.setdefault(variable, value)
 
 # Where tests run side by side, each process keeps to cores of its own, with all that it starts:
-# else an engine that starts beside another would slow it down for as long as it likes, and
-# what is measured would be the neighbour.
+# an engine that starts in one would slow down what is measured in another.
 if side := os.environ.get("PYTEST_XDIST_WORKER"):
     number, count = int(side.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     cores = sorted(os.sched_getaffinity(0))
