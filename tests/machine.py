@@ -29,6 +29,8 @@ from specworker.inside_vllm.scheduler import (
 
 MOST = 4
 BLOCK = 16
+#: The token that is always drafted, and one that comes where it is not accepted.
+DRAFT, OTHER = 7, 8
 NGRAM = {"method": "ngram", "num_speculative_tokens": MOST, "prompt_lookup_max": 3}
 #: Four tokens for up to two requests, one for three, none for more.
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 2, MOST], [3, 3, 1], [4, 64, 0]]}
@@ -130,12 +132,14 @@ class Machine:
         self.now += 0.01 * (1 + 0.2 * drafts / max(len(names), 1))
         for name in names:
             accepted = 0
-            for _ in output.scheduled_spec_decode_tokens.get(name, ()):
+            drafted = output.scheduled_spec_decode_tokens.get(name, ())
+            for _ in drafted:
                 self._verified += 1
                 if self._verified % 2 if self.accepts is None else not self.accepts:
                     break
                 accepted += 1
-            sampled.append([7] * (accepted + 1))
+            is_other = accepted < len(drafted) or self.accepts is False
+            sampled.append([DRAFT] * accepted + [OTHER if is_other else DRAFT])
         rows = {name: row for row, name in enumerate(names)}
         by_client = self.scheduler.update_from_output(
             output, ModelRunnerOutput(names, rows, sampled)
@@ -147,7 +151,7 @@ class Machine:
                     self.figures[one.request_id] = one.spec_decode_metrics.to_dict()
         if not self._overlaps and not self.scheduler.drafted_nothing:
             told = output.num_spec_tokens_to_schedule
-            drafts = DraftTokenIds(names, [[7] * told for _ in names])
+            drafts = DraftTokenIds(names, [[DRAFT] * told for _ in names])
             self.scheduler.update_draft_token_ids(drafts)
 
     def run(self) -> None:

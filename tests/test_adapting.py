@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from specworker.inside_vllm import adapting
 from specworker.inside_vllm.adapting import Adapting
 
 CHOICES = (0, 1, 2, 3, 4)
@@ -26,7 +25,7 @@ def clock() -> Clock:
 
 
 def made(clock: Clock, **options: Any) -> Adapting:
-    usual: dict[str, Any] = {"choices": CHOICES, "lookup": False, "overlaps": False}
+    usual: dict[str, Any] = {"choices": CHOICES, "overlaps": False}
     return Adapting(4, None, **usual | options, clock=clock)
 
 
@@ -87,14 +86,6 @@ def test_drafts_count_as_those_of_the_k_that_was_asked_for_a_step_before(clock: 
     # What lies beyond has not been tried, and promises nothing after a position that never held.
     assert known[4] == pytest.approx(2.0, abs=DRAWN)
     assert untried[4] > 2.5
-
-
-def test_a_draft_that_was_not_made_counts_as_none(clock: Clock) -> None:
-    found = made(clock, lookup=True)
-    serve(found, clock, step({"a": 0, "b": 0}), {"a": 0, "b": 0}, 4)
-    for _ in range(60):
-        serve(found, clock, step({"a": 4, "b": 0}), {"a": 4, "b": 0}, 4)
-    assert yields(found)[4] == pytest.approx(3.0, abs=DRAWN)
 
 
 def test_requests_with_terms_of_their_own_are_left_out(clock: Clock) -> None:
@@ -251,25 +242,9 @@ def test_after_a_rest_from_adapting_the_drafts_of_another_k_do_not_count(clock: 
 def test_what_it_knows_passes_between_processes() -> None:
     import msgspec
 
-    found = Adapting(3, None, choices=CHOICES, lookup=True, overlaps=False)
+    found = Adapting(3, None, choices=CHOICES, overlaps=False)
     for _ in range(20):
         serve(found, Clock(), step({"a": 0}), {"a": 0}, 3)
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(found.state()))
     assert state == found.state()
     assert [k for k, _ in state["yields"]] == [0, 1, 2, 3]
-
-
-def test_changes_are_logged_and_not_more_than_one_in_a_while(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(adapting.logger, "info", lambda text, *args: said.append(text % args))
-    found = made(clock)
-    for text in ("K 0 → 4: one", "K 4 → 0: two", "K 0 → 2: three"):
-        found._say(text)
-    clock.now += adapting.QUIET
-    found._say("K 2 → 1: four")
-    assert said == [
-        "K 0 → 4: one",
-        "K 2 → 1: four (2 changes before it not logged)",
-    ]

@@ -14,20 +14,20 @@ def test_nothing_known_is_the_same_hope_for_each_position() -> None:
 
 def test_a_position_that_failed_once_is_still_like_the_one_before() -> None:
     known = DraftYield(8, HALF_LIFE)
-    known.add(8, [8], [4])
+    known.add(8, [4])
     assert known.accepted()[:4] == pytest.approx([1.0] * 4)
     assert known.accepted()[4] == pytest.approx(0.5)
-    known.add(8, [8], [4])
+    known.add(8, [4])
     assert known.accepted()[4] == pytest.approx(1 / 3)
     for _ in range(50):
-        known.add(8, [8], [4])
+        known.add(8, [4])
     assert known.accepted()[4] < 0.02
 
 
 def test_a_position_beyond_the_drafts_is_like_the_last_of_them() -> None:
     known = DraftYield(4, HALF_LIFE)
     for accepted in (0, 2) * 30:
-        known.add(2, [2], [accepted])
+        known.add(2, [accepted])
     shares = known.accepted()
     assert shares[:2] == pytest.approx([0.5, 0.5], abs=0.01)
     assert shares[2:] == pytest.approx([shares[1]] * 2, abs=0.02)
@@ -36,41 +36,20 @@ def test_a_position_beyond_the_drafts_is_like_the_last_of_them() -> None:
 def test_after_a_rest_one_lucky_draft_decides_nothing_and_a_handful_does() -> None:
     known = DraftYield(1, HALF_LIFE)
     for _ in range(100):
-        known.add(1, [1], [0])
+        known.add(1, [0])
     for _ in range(2000):
         known.age(1)
-    known.add(1, [1], [1])
+    known.add(1, [1])
     assert known.accepted()[0] == pytest.approx(1 / (1 + REMEMBERED))
     for _ in range(6):
-        known.add(1, [1], [1])
+        known.add(1, [1])
     assert known.accepted()[0] > 0.5
 
 
 def test_what_was_seen_once_is_remembered_as_once() -> None:
     known = DraftYield(1, HALF_LIFE)
-    known.add(1, [1], [0])
+    known.add(1, [0])
     for _ in range(2000):
         known.age(1)
-    known.add(1, [1], [1])
+    known.add(1, [1])
     assert known.accepted()[0] == pytest.approx(0.5)
-
-
-def test_a_draft_that_was_not_made_is_none_that_was_refused() -> None:
-    known = DraftYield(2, HALF_LIFE)
-    for _ in range(100):
-        known.add(2, [2, 0], [2, 0])
-    assert known.made()[0] == pytest.approx(0.5)
-    assert known.accepted()[0] == pytest.approx(0.5)
-    assert known.made()[1] == pytest.approx(0.5, abs=0.02)
-
-
-def test_what_was_seldom_tried_could_be_made_more_often() -> None:
-    known = DraftYield(1, HALF_LIFE)
-    for _ in range(20):
-        known.add(1, [0] * 4, [0] * 4)
-    assert known.made()[0] == 0
-    assert known.made_at_most()[0] < 0.05
-    for _ in range(200):
-        known.age(4)
-    assert known.made()[0] == 0
-    assert known.made_at_most()[0] > 0.5

@@ -16,23 +16,6 @@ def test_a_step_gains_what_is_accepted_and_takes_what_its_drafts_take() -> None:
     assert found.gain(1, 0) == pytest.approx(1.9 / 1.2)
 
 
-def test_drafts_that_are_not_made_take_nothing() -> None:
-    made = np.array([0.5, 0.5, 0.5, 0.1])
-    found = Outlook.of(CHOICES, CURVE, ACCEPTED, made)
-    # Every second step has a draft; of at most four tokens it has 3.2 on average.
-    longer = 0.012 + (0.020 - 0.012) * 2.2 / 3
-    assert found.seconds == pytest.approx([0.010, 0.011, (0.010 + longer) / 2])
-    assert Outlook.of(CHOICES, (), ACCEPTED, made).seconds == ()
-
-
-def test_in_a_large_batch_some_request_nearly_always_has_a_draft() -> None:
-    made = np.array([0.1, 0.1, 0.1, 0.1])
-    found = Outlook.of((0, 1, 4), (0.010, 0.020, 0.030), ACCEPTED, made, batch=50)
-    assert found.seconds == pytest.approx([0.010, 0.020, 0.020], rel=0.01)
-    found = Outlook.of((0, 1, 4), (0.010, 0.020, 0.030), ACCEPTED, 0 * made, batch=50)
-    assert found.seconds == pytest.approx([0.010, 0.010, 0.010], rel=0.01)
-
-
 def test_a_choice_loses_the_time_that_its_tokens_are_not_worth() -> None:
     found = Outlook.of(CHOICES, (0.010, 0.020, 0.040), ACCEPTED)
     assert found.lost(1, 0) == pytest.approx(0.020 - 1.9 * 0.010)

@@ -126,7 +126,7 @@ def adapting() -> Live:
     """The same engine, whose K adapts and has come to 2."""
     live = running(Setup("ngram", None, 3, adaptive=True))
     yields, seconds = {0: 1.0, 1: 1.6, 2: 2.1}, {0: 0.01, 1: 0.012, 2: 0.014}
-    live.hear(Adaptation(3, 2, 12, yields, seconds, 5, 0.0072, "K 0 → 2: it pays"))
+    live.hear(Adaptation(3, 2, 12, yields, seconds, 5, 0.0072, "K 0 → 2: it pays", 1.5))
     return live
 
 

@@ -149,6 +149,11 @@ def told(machine: Machine, steps: int) -> list[int]:
     return [machine.step()[1] for _ in range(steps)]
 
 
+def verified(machine: Machine, steps: int) -> list[int]:
+    """The most drafts that a request has verified in each of the next steps."""
+    return [max(machine.step()[0], default=0) for _ in range(steps)]
+
+
 @both
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_k_adapts_to_what_is_accepted(machine: Making, overlaps: bool, method: str) -> None:
@@ -156,15 +161,15 @@ def test_k_adapts_to_what_is_accepted(machine: Making, overlaps: bool, method: s
     running.ask("a", "b", tokens=1900)
     running.accepts = True
     told(running, 100)
-    assert told(running, 40).count(MOST) > 30
+    assert verified(running, 40).count(MOST) > 30
     state = running.state()
     assert state
     assert (state["most"], state["tokens"], state["batch"]) == (MOST, MOST, 2)
-    assert dict(state["yields"])[MOST] == pytest.approx(5.0)
+    assert dict(state["yields"])[MOST] == pytest.approx(5.0, abs=0.05)
     assert state["reason"].startswith("K ")
     running.accepts = False
     told(running, 100)
-    assert told(running, 60).count(0) > 40
+    assert verified(running, 60).count(0) > 40
     state = running.state()
     assert state
     assert state["tokens"] == 0

@@ -97,9 +97,7 @@ def test_a_batch_within_the_limit_is_judged() -> None:
 # K that adapts.
 
 #: 2.1 tokens in 1.4 times the time of a step without drafts.
-KNOWN = Adaptation(
-    3, 2, 12, {0: 1.0, 2: 2.1}, {0: 0.010, 2: 0.014}, reason="K 0 → 2: 2.1 tokens per step"
-)
+KNOWN = Adaptation(3, 2, 12, reason="K 0 → 2: 2.1 tokens per step", gain=1.5)
 
 
 def adapting(seen: Window, setup: Setup = NGRAM, running: int = 1, **known: Any) -> Verdict:
@@ -109,15 +107,15 @@ def adapting(seen: Window, setup: Setup = NGRAM, running: int = 1, **known: Any)
 def test_a_k_that_adapts_is_compared_by_the_times_of_its_steps() -> None:
     text = "2.9 tokens per step, K adapts and is 2, about 1.5 times as fast as at K = 0: paying off"
     assert adapting(window(190)) == Verdict("paying", text, True)
-    found = adapting(window(190), seconds={0: 0.010, 2: 0.020})
+    found = adapting(window(190), gain=1.05)
     assert (found.kind, found.is_estimate) == ("not_paying", True)
     assert "about 1.1 times as fast as at K = 0: hardly worth it" in found.text
     assert verdict.ADVICE not in found.text
 
 
 def test_before_its_steps_were_timed_it_is_estimated_as_any_other() -> None:
-    assert adapting(window(77), DRAFT, seconds={}).kind == "paying"
-    assert adapting(window(74), DRAFT, seconds={}).kind == "not_paying"
+    assert adapting(window(77), DRAFT, gain=None).kind == "paying"
+    assert adapting(window(74), DRAFT, gain=None).kind == "not_paying"
 
 
 def test_a_k_that_came_to_zero_says_what_did_not_pay() -> None:

@@ -21,6 +21,7 @@ class Adaptation:
         changes: how often K has changed, trials aside.
         trials: share of the time that trying other K lost.
         reason: the last change in words; empty before the first.
+        gain: how many times as fast as at K = 0 it is expected to be; None while unknown.
     """
 
     most: int
@@ -31,6 +32,7 @@ class Adaptation:
     changes: int = 0
     trials: float = 0.0
     reason: str = ""
+    gain: float | None = None
 
     def tell(self) -> dict[str, Any]:
         """In types that pass between processes: what goes by K as pairs."""
@@ -43,13 +45,3 @@ class Adaptation:
     def told(cls, state: Mapping[str, Any]) -> "Adaptation":
         """As `tell` tells it."""
         return cls(**{**state, **{key: dict(state[key]) for key in BY_K}})
-
-    @property
-    def gain(self) -> float | None:
-        """How many times as fast as at K = 0 it is expected to be; None while unknown."""
-        if not {0, self.tokens} <= self.seconds.keys() & self.yields.keys():
-            return None
-        return self._goodput(self.tokens) / self._goodput(0)
-
-    def _goodput(self, k: int) -> float:
-        return self.yields[k] / self.seconds[k]

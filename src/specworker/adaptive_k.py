@@ -4,14 +4,16 @@ Goodput is tokens a second: for a batch, what asking for K tokens yields (`draft
 what such a step takes (`step_times`). What is not known is tried out of a budget of time.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specworker.adaptation import Adaptation
 from specworker.draft_yield import DraftYield, Shares
+from specworker.k_trial import Trial
 from specworker.outlook import Outlook
-from specworker.step_times import TWICE, StepTimes, bucket, nearest, usual_choices
+from specworker.step_times import FEW, SURE, StepTimes, bucket, usual_choices
 from specworker.trial_budget import Budget, CatchingUp
 
 #: Share of the time that trying another K may lose, and steps' time it may lose at once; half
@@ -21,8 +23,6 @@ BUDGET, ALLOWANCE = 0.008, 8.0
 RESERVE = 2.0
 #: Steps between two decisions, that a K is tried for, and between two trials at least.
 EVERY, TRIAL, GAP = 4, 4, 8
-#: Steps that one may go on for while it does better than what is known of it.
-LONGEST_TRIAL = 16
 #: Steps of a K that must have been measured before it is taken, and for which it stays then.
 ENOUGH, STAY = 3, 12
 #: Steps after which an observed draft of a single request counts half.
@@ -31,8 +31,10 @@ HALF_LIFE = 48.0
 LARGER, SMALLER = 0.03, 0.02
 #: Steps in which what a draft must read before it drafts again has to be made up for.
 AHEAD = 100
-#: Steps' time that a step of a K is taken to lose at most until it has been measured twice, since
-#: any one may have been held up; a trial that loses more is broken off after that.
+#: From what doubt on few measurements are hearsay, so that a trial is broken off where they hold.
+DOUBTED = 0.5
+#: Steps' time that a step of a K is taken to lose at most until it has been measured a few times,
+#: since any may have been held up; a trial that loses more is broken off after that.
 RASH = 3.0
 
 
@@ -53,8 +55,6 @@ class AdaptiveK:
         limit_by_batch: the largest K by the number of requests in a step, that of none first;
             None where it does not depend on it.
         choices: the K to choose from; a few that grow by about a third each where not given.
-        lookup: whether a draft that is not made costs nothing. A step's time then depends on
-            the drafts that it verifies, otherwise on K.
         settle: steps after a change of K, or of the batch, of which the time tells nothing:
             one that drafts with the new K but verifies drafts of the old; more where steps
             overlap.
@@ -68,7 +68,6 @@ class AdaptiveK:
         limit_by_batch: Sequence[int] | None = None,
         *,
         choices: Sequence[int] | None = None,
-        lookup: bool = False,
         settle: int = 1,
         clock: Callable[[], float] = time.monotonic,
         on_change: Callable[[str], None] | None = None,
@@ -79,16 +78,15 @@ class AdaptiveK:
         if self._choices[-1] > most:
             raise ValueError(f"choices={choices}: above the largest K, {most}")
         self._limits = limit_by_batch
-        self._lookup, self._settle = lookup, settle
+        self._settle = settle
         self._clock, self._on_change = clock, on_change
         self._yield = DraftYield(max(most, 1), HALF_LIFE)
         self._times = StepTimes(len(self._choices))
         self._step: _Step | None = None
         self._steps = self._alike = self._since = self._current = 0
-        self._trial: int | None = None
-        self._trial_ends = GAP
+        self._trial: Trial | None = None
+        self._trial_ended = GAP
         self._renewed = False
-        self._tried: list[float] = []  # tokens of a request in a step with what is tried
         self._budget = Budget(BUDGET, ALLOWANCE)
         self._catching_up = CatchingUp()
         self._resumed: tuple[_Step, float] | None = None  # the last to catch up, and its seconds
@@ -134,22 +132,22 @@ class AdaptiveK:
         """Say that no step follows the one that has ended: the time until the next is none's."""
         self._step = None
 
-    def observe_drafts(self, asked: int, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Take the figures of a step: of each request, the drafts made and accepted.
+    def observe_drafts(self, asked: int, accepted: Sequence[int]) -> None:
+        """Take the figures of a step: of each request, the drafts that were accepted.
 
         `asked` is K of the step that made them. Requests with a K or a draft of their own
         are left out.
         """
-        if asked and drafted:
-            self._yield.add(asked, drafted, accepted)
-            if self._trial is not None and asked == self._choices[self._trial]:
-                self._tried.append(1 + sum(accepted) / len(accepted))
+        if asked and accepted:
+            self._yield.add(asked, accepted)
+            if self._trial and asked == self._choices[self._trial.choice]:
+                self._trial.tokens.append(1 + sum(accepted) / len(accepted))
 
     def state(self) -> Adaptation:
         """What is known now."""
         batch = self._step.batch if self._step else 0
         curve = self._times.curve(batch)
-        outlook = self._outlook(curve, self._yield.accepted(), batch)
+        outlook = self._outlook(curve, self._yield.accepted())
         return Adaptation(
             self._choices[-1],
             self._choices[self._current],
@@ -159,6 +157,7 @@ class AdaptiveK:
             self._changes,
             self._budget.lost,
             self._reason,
+            outlook.gain(self._current, 0) if curve else None,
         )
 
     def _allowed(self, batch: int) -> int:
@@ -176,15 +175,15 @@ class AdaptiveK:
         if step.drafted is None:
             return
         choice = step.choice
-        if self._lookup:
-            choice = nearest(self._choices, step.drafted / max(step.batch, 1))
-        elif self._alike < self._settle or step.drafted != step.batch * self._choices[choice]:
+        if self._alike < self._settle or step.drafted != step.batch * self._choices[choice]:
             if choice and step.unread:
                 self._resumed = step, seconds
             return
         if not self._times.has_seen(step.batch):
             self._budget.grant()
         self._times.add(step.batch, choice, seconds, self._steps)
+        if self._trial and choice == self._trial.choice:
+            self._trial.seconds.append(seconds)
         if self._resumed and self._resumed[0].choice == choice:
             self._take_catching_up(*self._resumed)
         self._resumed = None
@@ -194,13 +193,12 @@ class AdaptiveK:
         curve = self._times.curve(step.batch)
         more = max(0.0, seconds - curve[step.choice])
         self._catching_up.add(more, step.unread)
-        if self._trial == step.choice:
+        if self._trial and self._trial.choice == step.choice:
             self._budget.pay(more, curve[self._current])
 
-    def _outlook(self, curve: Sequence[float], accepted: Shares, batch: int = 1) -> Outlook:
-        """What a step is expected to be, given the seconds of one whose drafts are all made."""
-        made = self._yield.made() if self._lookup else None
-        return Outlook.of(self._choices, curve, accepted, made, batch)
+    def _outlook(self, curve: Sequence[float], accepted: Shares) -> Outlook:
+        """What a step is expected to be, by its seconds and what is accepted."""
+        return Outlook.of(self._choices, curve, accepted)
 
     def _chosen(self, batch: int, allowed: int, unread: int) -> int:
         """The index of the K of the next step."""
@@ -208,54 +206,43 @@ class AdaptiveK:
         is_between = self._trial is None and not self._renewed and self._steps % EVERY
         if is_between or not (curve := self._times.curve(batch)):
             return current
-        outlook = self._outlook(curve, self._yield.accepted(), batch)
+        outlook = self._outlook(curve, self._yield.accepted())
         self._account(batch, current, outlook)
-        if self._trial is not None:
-            if self._trial <= allowed and self._goes_on(batch, current, outlook):
-                return self._trial
-            self._trial, self._trial_ends, self._since = None, self._steps, self._steps - STAY
+        if trial := self._trial:
+            if trial.choice <= allowed and self._goes_on(trial, batch, current, outlook):
+                return trial.choice
+            self._trial, self._trial_ended, self._since = None, self._steps, self._steps - STAY
         if self._steps - self._since >= STAY:
             current = self._better(batch, current, allowed, outlook, unread)
-        if self._steps - self._trial_ends >= GAP:
+        if self._steps - self._trial_ended >= GAP:
             self._try_another(batch, current, allowed, outlook, unread)
             self._renewed = False
-        return current if self._trial is None else self._trial
+        return self._trial.choice if self._trial else current
 
     def _account(self, batch: int, current: int, outlook: Outlook) -> None:
         """Earn, of a step, time to try with, and pay for a step that was a trial."""
         if self._steps % EVERY == 0:
             self._budget.earn(EVERY, outlook.seconds[current])
-        if self._trial is not None:
-            lost = self._loss(batch, self._trial, current, outlook)
+        if self._trial:
+            lost = self._loss(batch, self._trial.choice, current, outlook)
             self._budget.pay(lost, outlook.seconds[current])
 
-    def _goes_on(self, batch: int, current: int, outlook: Outlook) -> bool:
-        """Whether the trial is not over, nor dearer than what is measured of it can be worth."""
-        if self._trial is None:
-            return False
-        if self._steps >= self._trial_ends:
-            is_over = len(self._tried) >= LONGEST_TRIAL or self._wins(batch, current, outlook)
-            if not self._tried or is_over:
+    def _goes_on(self, trial: Trial, batch: int, current: int, outlook: Outlook) -> bool:
+        """Whether a trial is not over, nor dearer than its tokens can be worth."""
+        tried = trial.choice
+        if self._steps >= trial.ends:
+            wins = self._is_known(batch, tried) and outlook.gain(tried, current) >= 1 + LARGER
+            if trial.is_long or wins:
                 return False
-            seen = sum(self._tried) / len(self._tried) / outlook.seconds[self._trial]
+            seen = trial.goodput(outlook.seconds[tried])
             return seen > (1 + LARGER) * outlook.goodput(current)
-        lost = self._loss(batch, self._trial, current, outlook)
+        lost = trial.takes() - outlook.tokens[tried] / outlook.goodput(current)
         return lost <= RASH * outlook.seconds[current]
 
-    def _wins(self, batch: int, current: int, outlook: Outlook) -> bool:
-        """Whether what is tried is already known to be better."""
-        tried = self._trial or 0
-        return self._is_known(batch, tried) and outlook.gain(tried, current) >= 1 + LARGER
-
     def _loss(self, batch: int, other: int, current: int, outlook: Outlook) -> float:
-        """Seconds that a step of another choice may lose; a lookup could match more often."""
+        """Seconds that a step of another choice may lose."""
         lost = outlook.lost(other, current)
-        if self._lookup:
-            made = self._yield.made_at_most()
-            curve, accepted = self._times.curve(batch), self._yield.accepted()
-            seconds = Outlook.of(self._choices, curve, accepted, made, batch).seconds[other]
-            lost = max(lost, seconds - outlook.tokens[other] / outlook.goodput(current))
-        is_known = self._times.samples(batch, other) >= TWICE
+        is_known = self._times.samples(batch, other) >= FEW
         return lost if is_known else min(lost, RASH * outlook.seconds[current])
 
     def _better(self, batch: int, current: int, allowed: int, outlook: Outlook, unread: int) -> int:
@@ -275,8 +262,8 @@ class AdaptiveK:
         return best
 
     def _is_known(self, batch: int, choice: int) -> bool:
-        """Whether the time of a choice has been measured; of lookups, drafts tell it anyway."""
-        return self._lookup or self._times.samples(batch, choice) >= ENOUGH
+        """Whether the time of a choice has been measured."""
+        return self._times.samples(batch, choice) >= ENOUGH
 
     def _try_another(
         self, batch: int, current: int, allowed: int, outlook: Outlook, unread: int
@@ -300,11 +287,12 @@ class AdaptiveK:
                 continue
             lost = self._loss(batch, other, current, outlook)
             if best is None or lost / gain < best[0]:
-                best = lost / gain, other, lost * TRIAL
+                is_hearsay = 0 < self._times.samples(batch, other) < SURE and doubt > DOUBTED
+                most = RASH * outlook.seconds[current] if is_hearsay else math.inf
+                best = lost / gain, other, min(lost * TRIAL, most)
         if best is None:
             return
         lost = best[2] + self._catching_up.cost(unread)
         reserve = 0.0 if self._renewed or not self._is_known(batch, best[1]) else RESERVE
         if self._budget.affords(lost, outlook.seconds[current], reserve):
-            self._trial, self._trial_ends = best[1], self._steps + TRIAL
-            self._tried.clear()
+            self._trial = Trial(best[1], self._steps + TRIAL)

@@ -29,7 +29,7 @@ OLDEST = 1e-9
 
 
 class DraftYield:
-    """Tokens a step by K, from the drafts that were asked for, made and accepted.
+    """Tokens a step by K, from the drafts that were asked for and accepted.
 
     Args:
         most: the largest K.
@@ -40,25 +40,22 @@ class DraftYield:
     def __init__(self, most: int, half_life: float) -> None:
         self._half_life = half_life
         self._weight = 1.0
-        self._accepted, self._given = _Chain(most), _Chain(most)
+        self._accepted = _Chain(most)
 
     def age(self, batch: int) -> None:
         """Let a step go by, whether it drafts or not."""
         self._weight *= float(2.0 ** (1.0 / max(self._half_life / 4, self._half_life / batch**0.5)))
         if self._weight > 1e30:
             self._accepted.rescale(self._weight)
-            self._given.rescale(self._weight)
             self._weight = 1.0
 
     def forget(self, share: float) -> None:
         """Have what is known count less by a share, but for what is always remembered."""
         self._accepted.forget(share, FORGOTTEN * self._weight)
-        self._given.forget(share, FORGOTTEN * self._weight)
 
-    def add(self, asked: int, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Take the figures of a step: of each request, the drafts made and accepted of `asked`."""
+    def add(self, asked: int, accepted: Sequence[int]) -> None:
+        """Take the figures of a step: of each request, the drafts accepted of `asked`."""
         self._accepted.add(asked, accepted, self._weight)
-        self._given.add(asked, drafted, self._weight)
 
     def accepted(self) -> Shares:
         """By position, the share of requests that had a draft accepted there."""
@@ -67,14 +64,6 @@ class DraftYield:
     def accepted_at_best(self) -> Shares:
         """The same if every position were as good as what is known of it allows."""
         return self._accepted.at_best(self._weight).cumprod()
-
-    def made(self) -> Shares:
-        """By position, the share of requests that were given a draft there, of those asked for."""
-        return self._given.shares(self._weight).cumprod()
-
-    def made_at_most(self) -> Shares:
-        """The same if drafts were made as often as what is known of them allows."""
-        return self._given.at_best(self._weight).cumprod()
 
 
 class _Chain:

@@ -220,7 +220,7 @@ def _load(
     for note in (*decided.notes, *misspelt.notes(environment), *notes):
         logger.warning("%s", note)
     inspection.report(findings, settings)
-    if settings.speculative_prediction and predictions.prefers_v1(args):
+    if (settings.speculative_prediction or decided.adaptive) and predictions.prefers_v1(args):
         environment.setdefault(V2_RUNNER, "0")
     clock.lap("checks")
     in_advance = decided.layers or not text_of(environment, "LOAD_FORMAT")

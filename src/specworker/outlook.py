@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from specworker.draft_yield import Shares
-
-#: A share of steps that is as good as none.
-TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -24,29 +19,16 @@ class Outlook:
         choices: Sequence[int],
         curve: Sequence[float],
         accepted: Shares,
-        made: Shares | None = None,
-        batch: int = 1,
     ) -> "Outlook":
         """What a step is expected to be.
 
         Args:
             choices: the K.
-            curve: seconds of a step whose drafts are all made, by choice; none where unknown.
+            curve: seconds of a step by choice; none where unknown.
             accepted: the share of requests that have a draft accepted, by position.
-            made: the share that is given a draft, where one that is not given costs nothing; a
-                step without any then takes what one of K = 0 does.
-            batch: requests in the step.
         """
         gained = [0.0, *accepted.cumsum().tolist()]
-        tokens = [1 + gained[k] for k in choices]
-        if made is None or not curve:
-            return cls(tokens, curve)
-        given = [0.0, *made.cumsum().tolist()]
-        drafting = max(1 - float(1 - made[0]) ** max(batch, 1), TINY)  # steps with any draft
-        lengths = [given[k] / drafting for k in choices[1:]]
-        with_drafts = np.interp(lengths, choices[1:], curve[1:]) if lengths else []
-        seconds = [(1 - drafting) * curve[0] + drafting * float(time) for time in with_drafts]
-        return cls(tokens, [curve[0], *seconds])
+        return cls([1 + gained[k] for k in choices], curve)
 
     def goodput(self, choice: int) -> float:
         """Tokens a second."""

@@ -1,39 +1,55 @@
 """What a decode step costs, by the size of the batch and by K. Pure."""
 
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-#: Steps of which the median is taken.
-WINDOW = 48
+#: Steps of which the usual time is taken, and since when at most if there are newer ones: what
+#: else the machine does, and the length of the texts, change all times.
+WINDOW, OLD = 48, 500
 #: Steps after which what was measured counts half in how sure it is.
 HALF_LIFE = 1000.0
 #: The spread of a step's time, as a share of it.
 SPREAD = 0.15
 #: How far below what it is taken to be the time of a K may lie that is smaller than any that was
-#: measured, or that was measured once.
+#: measured, or of which there are too few measurements.
 UNBOUNDED = 0.8
 #: The same of a K that was measured with another size of the batch alone.
 SCALED = 0.6
-#: Measurements of which the smaller is no step that was held up.
-TWICE = 2
+#: Measurements of which the shortest is seldom a step that was held up; up to which it is taken;
+#: and from which on it is none.
+FEW, SOME, SURE = 2, 3, 5
 
 
 class StepTimes:
-    """Medians by bucket of batch sizes and by the index of a K among those to choose from."""
+    """Usual times by bucket of batch sizes and by the index of a K among those to choose from.
 
-    def __init__(self, choices: int) -> None:
-        self._choices = choices
-        self._seen: dict[int, list[_Median]] = {}
+    Args:
+        choices: how many there are to choose from.
+        least: measurements of a time without which it is as if there were none.
+    """
+
+    def __init__(self, choices: int, least: int = 1) -> None:
+        self._choices, self._least = choices, least
+        self._seen: dict[int, list[_Usual]] = {}
         self._curves: dict[int, list[float]] = {}
+        self._largest = 0
 
     def add(self, batch: int, choice: int, seconds: float, step: int) -> None:
         """Take the time of a step, the `step`th."""
         size = bucket(batch)
         if size not in self._seen:
-            self._seen[size] = [_Median() for _ in range(self._choices)]
+            self._seen[size] = [_Usual() for _ in range(self._choices)]
         self._seen[size][choice].add(seconds, step)
+        if len(self._seen[size][choice].newest) >= self._least:
+            self._largest = max(self._largest, choice)
         self._curves.pop(size, None)
+
+    @property
+    def largest(self) -> int:
+        """The largest choice that was measured, with any size of the batch; 0 before any was."""
+        return self._largest
 
     def has_seen(self, batch: int) -> bool:
         """Whether a step of a batch of about this size was timed."""
@@ -52,13 +68,14 @@ class StepTimes:
         if not seen[choice].newest:
             if any(size[choice].newest for size in self._seen.values()):
                 return SCALED
-            measured_below = any(median.newest for median in seen[:choice])
+            measured_below = any(usual.newest for usual in seen[:choice])
             return SPREAD if measured_below else UNBOUNDED
-        if len(seen[choice].newest) < TWICE:
-            return UNBOUNDED
-        age = step - seen[choice].step
-        sure = len(seen[choice].newest) * 2.0 ** (-age / HALF_LIFE)
-        return min(SPREAD, SPREAD / float(sure**0.5))
+        left: float = 2.0 ** (-(step - seen[choice].step) / HALF_LIFE)
+        spread = SPREAD / math.sqrt(len(seen[choice].newest) * left)
+        if len(seen[choice].newest) >= SURE:
+            return min(SPREAD, spread)
+        at_least = UNBOUNDED if len(seen[choice].newest) < FEW else SPREAD
+        return max(at_least, 1 - left)
 
     def curve(self, batch: int) -> list[float]:
         """Seconds of a step by choice, rising; empty before anything was measured.
@@ -73,7 +90,7 @@ class StepTimes:
             others = [other for other in self._seen if other != size]
             if seen:
                 near = self._curves_of_nearest(size, others)
-                self._curves[size] = _filled(seen, near)
+                self._curves[size] = _filled(seen, near, self._least)
             else:
                 return self._curves_of_nearest(size, others)
         return self._curves[size]
@@ -82,28 +99,28 @@ class StepTimes:
         if not others:
             return []
         nearest = min(others, key=lambda other: abs(other - size))
-        return _filled(self._seen[nearest], [])
+        return _filled(self._seen[nearest], [], self._least)
 
 
-class _Median:
-    """The median of the last values."""
+class _Usual:
+    """What the last values usually are."""
 
     def __init__(self) -> None:
-        self.newest: deque[float] = deque()
+        self.newest: deque[tuple[float, int]] = deque()
         self._sorted: list[float] = []
         self.step = 0
 
     def add(self, value: float, step: int) -> None:
         self.step = step
-        self.newest.append(value)
+        self.newest.append((value, step))
         insort(self._sorted, value)
-        if len(self.newest) > WINDOW:
-            self._sorted.remove(self.newest.popleft())
+        while len(self.newest) > (SURE if step - self.newest[0][1] > OLD else WINDOW):
+            self._sorted.remove(self.newest.popleft()[0])
 
     @property
     def value(self) -> float:
-        """Of two values the smaller: a step is held up more often than it is hastened."""
-        return self._sorted[(len(self._sorted) - 1) // 2]
+        """The median; of few the shortest: a step is held up more often than it is hastened."""
+        return self._sorted[0 if len(self._sorted) <= SOME else (len(self._sorted) - 1) // 2]
 
 
 def usual_choices(most: int) -> list[int]:
@@ -114,15 +131,14 @@ def usual_choices(most: int) -> list[int]:
     return [*choices, most]
 
 
-def nearest(choices: Sequence[int], drafted: float) -> int:
-    """The index of the K that drafts of so many tokens a request are most like.
+def nearest(counts: Sequence[int], drafted: int) -> int:
+    """The index of the number of drafts that is nearest: of 0 for none alone.
 
-    That of 0 for no drafts alone: where one request of a batch has a draft, a step can take much
-    longer than where none has.
+    Where one request of a batch has a draft, a step can take much longer than where none has.
     """
     if not drafted:
         return 0
-    return min(range(1, len(choices)), key=lambda index: abs(choices[index] - drafted))
+    return min(range(1, len(counts)), key=lambda index: abs(counts[index] - drafted))
 
 
 def bucket(batch: int) -> int:
@@ -133,15 +149,16 @@ def bucket(batch: int) -> int:
     return 2 * power + (2 * batch > 3 << (power - 1)) - 1
 
 
-def _filled(seen: list[_Median], near: Sequence[float]) -> list[float]:
+def _filled(seen: list[_Usual], near: Sequence[float], least: int) -> list[float]:
     """Times for every choice; `near` are those of another size, or none."""
-    known = [index for index, median in enumerate(seen) if median.newest]
+    known = [index for index, usual in enumerate(seen) if len(usual.newest) >= least]
+    known = known or [index for index, usual in enumerate(seen) if usual.newest]
     times: list[float] = []
-    weights = [len(median.newest) or 0.5 for median in seen]
+    weights = [len(seen[i].newest) if i in known else 0.5 for i in range(len(seen))]
     anchor = max(known, key=lambda index: len(seen[index].newest))
-    for index, median in enumerate(seen):
-        if median.newest:
-            times.append(median.value)
+    for index, usual in enumerate(seen):
+        if index in known:
+            times.append(usual.value)
         elif near:
             times.append(_like(near, {i: seen[i].value for i in known}, index, anchor))
         else:
@@ -160,6 +177,8 @@ def _like(near: Sequence[float], known: Mapping[int, float], index: int, anchor:
     low, high = min(known), max(known)
     if low == high or near[high] <= near[low]:
         return near[index] * known[anchor] / near[anchor]
+    if index < low:  # on a line it could be nothing, or less
+        return near[index] * known[low] / near[low]
     slope = max(0.0, (known[high] - known[low]) / (near[high] - near[low]))
     nearest = min(known, key=lambda choice: abs(choice - index))
     return known[nearest] + slope * (near[index] - near[nearest])

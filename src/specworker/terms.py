@@ -45,7 +45,8 @@ class Terms:
         came = list(answer[self.follower.answered :])
         for source, offered in enumerate(self._offered):
             if offered and came:
-                self._came[source] += NEWEST * (_agreeing(offered, came) - self._came[source])
+                share = agreeing(offered, came) / min(len(offered), len(came))
+                self._came[source] += NEWEST * (share - self._came[source])
         self.follower.advance(came)
         self._offered = self.follower.draft(most), drafted[:most]
         followed, found = (
@@ -54,10 +55,10 @@ class Terms:
         return self._offered[0] if followed >= found else self._offered[1]
 
 
-def _agreeing(offered: Sequence[int], came: Sequence[int]) -> float:
-    """The share of the tokens that could have agreed which did, from the first on."""
-    most = min(len(offered), len(came))
-    return next((n for n in range(most) if offered[n] != came[n]), most) / most
+def agreeing(drafted: Sequence[int], came: Sequence[int]) -> int:
+    """How many of the tokens that came are the drafted ones, from the first on."""
+    most = min(len(drafted), len(came))
+    return next((n for n in range(most) if drafted[n] != came[n]), most)
 
 
 def of(

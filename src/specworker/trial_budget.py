@@ -18,11 +18,11 @@ class Budget:
         self._measured = self._lost = 0.0
 
     def grant(self) -> None:
-        """Allow for trials of batches of a size that was not seen before."""
+        """Allow for trials of batches of a size that was not seen before, whatever others cost."""
         if self._left is None:
             self._left = self._allowance
         else:
-            self._left = min(self._left + self._allowance / 2, self._allowance)
+            self._left = min(max(self._left, 0.0) + self._allowance / 2, self._allowance)
 
     def earn(self, steps: int, usual: float) -> None:
         """Take steps of about so many seconds each."""

@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.logger import init_logger
-
 from specworker.adaptive_k import AdaptiveK
+from specworker.inside_vllm.change_log import ChangeLog
 
-logger = init_logger(f"vllm.{__name__}")
-
-#: Seconds between two lines in the log, at least.
-QUIET = 10.0
 #: Steps whose tokens may still be under way.
 UNDER_WAY = 8
 
@@ -34,7 +29,6 @@ class Adapting:
         most: the largest K.
         by_batch: the largest K by the number of requests in a step; None for no such limit.
         choices: the K to choose from.
-        lookup: whether a draft that is not made costs nothing.
         overlaps: whether a step is made while the one before still runs.
         rests: whether a draft reads nothing while K is 0, and what it missed afterwards.
     """
@@ -45,7 +39,6 @@ class Adapting:
         by_batch: Sequence[int] | None,
         *,
         choices: Sequence[int],
-        lookup: bool,
         overlaps: bool,
         rests: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -55,14 +48,10 @@ class Adapting:
             most,
             by_batch,
             choices=[k for k in choices if k < most] + [most],
-            lookup=lookup,
             settle=2 if overlaps else 1,
             clock=clock,
-            on_change=self._say,
+            on_change=ChangeLog(clock),
         )
-        self._clock = clock
-        self._said = -QUIET
-        self._unsaid = 0
         self._asked = 0  # of the step made last
         self._rests = rests
         self._unread: dict[str, int] = {}  # tokens that the draft missed, by request
@@ -114,12 +103,12 @@ class Adapting:
             return
         self._steps.remove(step)
         drafts = output.scheduled_spec_decode_tokens
-        drafted, accepted = [], []
-        for name in step.names:
-            if name in rows and (tokens := sampled[rows[name]]):
-                drafted.append(min(len(drafts.get(name, ())), step.asked))
-                accepted.append(min(len(tokens) - 1, drafted[-1]))
-        self._controller.observe_drafts(step.asked, drafted, accepted)
+        accepted = [
+            min(len(tokens) - 1, len(drafts.get(name, ())), step.asked)
+            for name in step.names
+            if name in rows and (tokens := sampled[rows[name]])
+        ]
+        self._controller.observe_drafts(step.asked, accepted)
 
     def rest(self) -> None:
         """Say that nothing runs any more."""
@@ -135,13 +124,3 @@ class Adapting:
     def state(self) -> dict[str, Any]:
         """What the controller knows, in types that pass between processes."""
         return self._controller.state().tell()
-
-    def _say(self, change: str) -> None:
-        """Log a change, where the last line is not too young."""
-        now = self._clock()
-        if now - self._said < QUIET:
-            self._unsaid += 1
-            return
-        more = f" ({self._unsaid} changes before it not logged)" if self._unsaid else ""
-        logger.info("%s%s", change, more)
-        self._said, self._unsaid = now, 0

@@ -45,8 +45,9 @@ def obstacle(config: VllmConfig, *, wanted: bool = True) -> str | None:
 def prefers_v1(args: Namespace) -> bool:
     """Whether vLLM's V1 model runner should serve these arguments, where it is not said.
 
-    For lookups its V2 runner takes no predictions, and verifies K tokens in every step, of
-    nothing where nothing was found. A few other options of vLLM need V2.
+    For lookups its V2 runner takes no predictions, lets no request have drafts of its own number,
+    and verifies K tokens in every step, of nothing where nothing was found. A few other options
+    of vLLM need V2.
     """
     config = args.speculative_config or {}
     if config.get("method") != "ngram":

@@ -17,6 +17,7 @@ from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 from specworker import drafting, terms
 from specworker.inside_vllm import corrections, steering, whole_batch
 from specworker.inside_vllm.adapting import Adapting
+from specworker.inside_vllm.adapting_lookup import AdaptingLookup
 from specworker.terms import Terms
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class Steered:
         self._is_alone = self.vllm_config.parallel_config.data_parallel_size == 1
         self._own: dict[str, Terms] = {}
         self._asked = 0  # K of the step made last
-        self._adapting: Adapting | None = None
-        self._parked: Adapting | None = None  # of a K that was set meanwhile
+        self._adapting: Adapting | AdaptingLookup | None = None
+        self._parked: Adapting | AdaptingLookup | None = None  # of a K that was set meanwhile
         #: Whether the last step asks no worker for a draft, so that there is none to fetch.
         self.drafted_nothing = False
         if self._steering.adaptive and self.num_spec_tokens:
@@ -121,7 +122,8 @@ class Steered:
             return 0
         asked = self._limit(batch)
         if self._adapting:
-            asked = self._adapting.choose(batch, max(map(_takes, self.running), default=0))
+            useful = max(map(_takes, self.running), default=0)
+            asked = min(asked, self._adapting.choose(batch, useful))
         # Whoever waits may be in the next step; replicas must draft alike.
         if len(self._own) == len(self.requests) and self._is_alone:
             asked = min(asked, max((self._bound(name) for name in self._own), default=asked))
@@ -158,11 +160,14 @@ class Steered:
             self._adapting.resume()
             return
         config = self.vllm_config
+        choices = steering.choices(self.num_spec_tokens, self.max_num_running_reqs)
+        if config.speculative_config.method in drafting.LOOKUP_METHODS and self._holds_drafts:
+            self._adapting = AdaptingLookup(most, self.max_num_running_reqs, choices=choices)
+            return
         self._adapting = Adapting(
             most,
             self._by_batch,
-            choices=steering.choices(self.num_spec_tokens, self.max_num_running_reqs),
-            lookup=config.speculative_config.method in drafting.LOOKUP_METHODS,
+            choices=choices,
             overlaps=config.scheduler_config.async_scheduling,
             rests=config.speculative_config.method == "draft_model"
             and whole_batch.reason(config) is None,
@@ -180,10 +185,13 @@ class Steered:
         for request in self.running:
             name = request.request_id
             most = min(limit, self._bound(name))
-            if (own := self._own.get(name)) and own.follower and self._takes_predictions:
+            if (own := self._own.get(name)) and own.follower and self._holds_drafts:
                 request.spec_token_ids = self._predicted(request, own, most)
             elif len(request.spec_token_ids) > most:
                 request.spec_token_ids = request.spec_token_ids[:most]
+        if isinstance(self._adapting, AdaptingLookup):
+            predicting = {name for name, own in self._own.items() if own.follower}
+            self._adapting.settle(self.running, predicting)
 
     def _predicted(self, request: Any, own: Terms, most: int) -> list[int]:
         """Drafted tokens of a request that brings its prediction."""
@@ -194,8 +202,8 @@ class Steered:
         return valid
 
     @property
-    def _takes_predictions(self) -> bool:
-        """Whether the tokens to verify are the scheduler's to choose."""
+    def _holds_drafts(self) -> bool:
+        """Whether drafts are token ids here, and what is verified is the scheduler's to choose."""
         config = self.vllm_config
         return not (config.scheduler_config.async_scheduling or config.use_v2_model_runner)
 
