@@ -4,7 +4,7 @@ Tokens per second by way of drafting, workload and number of requests at a time.
 way of drafting: its arms differ in K alone, take turns round by round in a changing order, and
 answer the same prompts with as many tokens; prompts or seeds differ from round to round.
 Adapting keeps what it knows between its own rounds; before them every arm has a few tokens to
-warm up, and adapting some rounds to learn in, but for `drift`. A round's rate is taken while so
+warm up, and adapting some rounds to learn in, of `drift` one. A round's rate is taken while so
 many requests decode. Absolute figures are those of this machine.
 
 Ways of drafting:
@@ -20,7 +20,8 @@ Ways of drafting:
 "trials" is the share of its time that adapting lost to trying other K, as it counts them itself.
 
 Workloads: `copy` repeats a text, `json` continues a list of records, `prose` tells a story,
-and `drift` is copy, prose and copy again, one after the other, with twice the tokens each.
+and `drift` is copy, prose and copy again, one after the other; each of its answers is longer, the
+longest where requests are alone, since few requests tell less of what a draft is worth.
 
 By default ngram is measured with 1 and 4 requests at a time, in a few minutes and too few rounds to
 tell a few per cent apart on a machine that is shared; everything takes two hours on one core.
@@ -78,6 +79,8 @@ ADAPTIVE = "adaptive"
 #: Requests one after the other in a round, rounds that adapting has to learn in, and tokens of
 #: an answer that only warms up.
 WAVES, LEARNS, WARM_UP = 2, 4, 8
+#: Tokens of an answer of drift, of a single request, as so many of another workload.
+LONGER = 8
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ async def tokens_per_second(
     from vllm.sampling_params import RequestOutputKind
 
     texts = DRIFT if workload == "drift" else (workload,)
-    length = tokens * (2 if workload == "drift" else 1)
+    length = round(tokens * LONGER / at_once**0.5) if workload == "drift" else tokens
     each = 1 if workload == "drift" else WAVES
     waiting = iter(range(number * at_once * each, (number + 1) * at_once * each))
     generated = before = 0
@@ -207,7 +210,7 @@ async def fill(cell: Cell, engine: Engine, method: Method, rounds: int, tokens: 
 
     for arm in arms:
         await measure(arm, rounds, WARM_UP)
-    for number in range(LEARNS if cell.workload != "drift" else 0):
+    for number in range(LEARNS if cell.workload != "drift" else 1):
         await measure(ADAPTIVE, rounds + 1 + number)
     for number in range(rounds):
         turned = [*arms][number % len(arms) :] + [*arms][: number % len(arms)]
