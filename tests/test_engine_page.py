@@ -27,15 +27,25 @@ async def unlocked(page: Page) -> None:
     await expect(page.locator("#unlock")).to_be_hidden()
 
 
+#: Keeps what stands there as soon as anything does, and so before the answer is whole.
+EARLY = """() => {
+    const [text, send] = ["#text", "#send"].map((id) => document.querySelector(id));
+    window.early = null;
+    const look = () => { window.early ||= text.innerText && [text.innerText, send.innerText]; };
+    new MutationObserver(look).observe(text, { childList: true, subtree: true });
+}"""
+
+
 async def answer(page: Page) -> str:
     """Send the prompt that stands there, see the answer stream, and return it."""
     await page.evaluate("document.querySelector('#text').replaceChildren()")
+    await page.evaluate(EARLY)
     await page.click("#send")
-    # As soon as anything is there, and so before the answer is whole.
     async with asyncio.timeout(ANSWER_SOON / 1000):
-        while not (early := await page.locator("#text").inner_text()):
+        while not (seen := await page.evaluate("window.early")):
             await asyncio.sleep(0.01)
-    assert await page.locator("#send").inner_text() == "Stop"
+    early, label = seen
+    assert label == "Stop"
     await expect(page.locator("#send")).to_have_text("Send", timeout=ANSWER_SOON)
     text = await page.locator("#text").inner_text()
     assert text.startswith(early)

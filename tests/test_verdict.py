@@ -135,14 +135,20 @@ def test_a_k_that_adapts_may_have_nothing_to_say_of() -> None:
 
 
 def test_the_verdict_is_on_the_k_that_adapts_as_long_as_it_does() -> None:
-    live = Live(NGRAM)
-    live.count(Acceptance(32, 10, 30, 20), (1, 0))
+    now = [100.0]
+
+    def count() -> None:
+        now[0] += 1
+        live.count(Acceptance(32, 10, 30, 20), (1, 0))
+
+    live = Live(NGRAM, lambda: now[0])
+    count()
     live.adapt(3)
     live.hear(KNOWN)
-    live.count(Acceptance(32, 10, 30, 20), (1, 0))
+    count()
     assert "K adapts and is 2" in verdict.now(live).text
     live.change(2)
-    live.count(Acceptance(32, 10, 30, 20), (1, 0))
+    count()
     assert "adapts" not in verdict.now(live).text
 
 
