@@ -47,7 +47,8 @@ def test_few_measurements_are_doubted_the_more_the_older_they_are() -> None:
 def test_many_measurements_are_never_doubted_by_much() -> None:
     found = times(*[0.012] * 20)
     assert found.doubt(1, 1, 1) < SPREAD / 4
-    assert found.doubt(1, 1, 1_000_000) == pytest.approx(SPREAD)
+    # After so long nothing is left of them, by any number that a computer can tell.
+    assert found.doubt(1, 1, 10_000_000) == pytest.approx(SPREAD)
 
 
 def test_what_was_not_measured_below_takes_time_all_the_same() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specworker.adaptation import Adaptation
-from specworker.draft_yield import DraftYield, Shares
+from specworker.draft_yield import DraftYield
 from specworker.k_trial import Trial
 from specworker.outlook import Outlook
 from specworker.step_times import FEW, SURE, StepTimes, bucket, usual_choices
@@ -147,7 +147,7 @@ class AdaptiveK:
         """What is known now."""
         batch = self._step.batch if self._step else 0
         curve = self._times.curve(batch)
-        outlook = self._outlook(curve, self._yield.accepted())
+        outlook = Outlook.of(self._choices, curve, self._yield.accepted())
         return Adaptation(
             self._choices[-1],
             self._choices[self._current],
@@ -196,17 +196,13 @@ class AdaptiveK:
         if self._trial and self._trial.choice == step.choice:
             self._budget.pay(more, curve[self._current])
 
-    def _outlook(self, curve: Sequence[float], accepted: Shares) -> Outlook:
-        """What a step is expected to be, by its seconds and what is accepted."""
-        return Outlook.of(self._choices, curve, accepted)
-
     def _chosen(self, batch: int, allowed: int, unread: int) -> int:
         """The index of the K of the next step."""
         current = min(self._current, allowed)
         is_between = self._trial is None and not self._renewed and self._steps % EVERY
         if is_between or not (curve := self._times.curve(batch)):
             return current
-        outlook = self._outlook(curve, self._yield.accepted())
+        outlook = Outlook.of(self._choices, curve, self._yield.accepted())
         self._account(batch, current, outlook)
         if trial := self._trial:
             if trial.choice <= allowed and self._goes_on(trial, batch, current, outlook):
@@ -273,7 +269,7 @@ class AdaptiveK:
         No K is left out on the way up: a step's time can leap where kernels or graphs change,
         so what was never measured must promise to pay by what is known of its drafts.
         """
-        hoped = self._outlook((), self._yield.accepted_at_best()).tokens
+        hoped = Outlook.of(self._choices, (), self._yield.accepted_at_best()).tokens
         best: tuple[float, int, float] | None = None
         for other in range(allowed + 1):
             if other == current or (other > current + 1 and not self._is_known(batch, other - 1)):

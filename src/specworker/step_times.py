@@ -71,9 +71,8 @@ class StepTimes:
             measured_below = any(usual.newest for usual in seen[:choice])
             return SPREAD if measured_below else UNBOUNDED
         left: float = 2.0 ** (-(step - seen[choice].step) / HALF_LIFE)
-        spread = SPREAD / math.sqrt(len(seen[choice].newest) * left)
         if len(seen[choice].newest) >= SURE:
-            return min(SPREAD, spread)
+            return SPREAD / math.sqrt(max(1.0, len(seen[choice].newest) * left))
         at_least = UNBOUNDED if len(seen[choice].newest) < FEW else SPREAD
         return max(at_least, 1 - left)
 
