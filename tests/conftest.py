@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from specworker.main import LOCAL_DEFAULTS, PROCESS_DEFAULTS
+from tests.clocks import Clock
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -82,6 +83,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = ENGINES.get(engine_of(item), item.path.name)
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture(autouse=True)

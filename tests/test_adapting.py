@@ -6,22 +6,9 @@ from typing import Any
 import pytest
 
 from specworker.inside_vllm.adapting import Adapting
+from tests.clocks import Clock
 
 CHOICES = (0, 1, 2, 3, 4)
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def made(clock: Clock, **options: Any) -> Adapting:

@@ -6,24 +6,11 @@ from typing import Any
 import pytest
 
 from specworker.inside_vllm.adapting_lookup import AdaptingLookup
+from tests.clocks import Clock
 
 MOST = 4
 #: What is always drafted, and what the model writes where it is not right.
 DRAFT, OTHER = [7] * MOST, 8
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def fresh(clock: Clock) -> AdaptingLookup:

@@ -6,25 +6,12 @@ from specworker import live
 from specworker.acceptance import Acceptance
 from specworker.adaptation import Adaptation
 from specworker.live import Finished, Live, Setup
+from tests.clocks import Clock
 
 SETUP = Setup(method="ngram", tokens=3)
 #: A step of one request with three drafted tokens, two of which were accepted.
 STEP = Acceptance(3, 1, 3, 2, (1, 1, 0), (1, 1, 1))
 PLAIN = Acceptance(1)
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -5,24 +5,16 @@ from specworker.acceptance import Acceptance
 from specworker.acceptance_rule import AcceptanceRule
 from specworker.adaptation import Adaptation
 from specworker.live import SHOWN, Finished, Live, Setup
+from tests.clocks import Clock
 
 STEP = Acceptance(20, 10, 30, 19, (9, 6, 4), (10, 10, 10))
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def running(setup: Setup) -> Live:
     """An engine with a step and two requests behind it, one of them of a single token."""
     clock = Clock()
     live = Live(setup, clock)
-    clock.now = 5.0
+    clock.now += 5.0
     live.count(STEP, (2, 1))
     live.finish(Finished("cmpl-1", 1764470000.0, 19, 1.0, 0.0125, 10, 30, 19))
     live.finish(Finished("cmpl-2", 1764470001.0, 1, 0.1))
@@ -160,7 +152,7 @@ def test_the_line_of_the_log_says_that_k_adapts() -> None:
 
 def test_the_line_of_plain_decoding_has_no_figures_of_drafts() -> None:
     live = Live(Setup(), clock := Clock())
-    clock.now = 2.0
+    clock.now += 2.0
     live.count(Acceptance(9), (1, 0))
     assert overview.line(live) == (
         "speculation: off: no speculation is set; 4.5 tokens/s; 1 running, 0 waiting"
