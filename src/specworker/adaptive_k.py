@@ -26,11 +26,13 @@ EVERY, TRIAL, GAP = 4, 4, 8
 #: Steps of a K that must have been measured before it is taken, and for which it stays then.
 ENOUGH, STAY = 3, 12
 #: Steps after which an observed draft of a single request counts half.
-HALF_LIFE = 48.0
+HALF_LIFE = 64.0
 #: By how much another K must be better, the larger and the smaller.
 LARGER, SMALLER = 0.03, 0.02
 #: Steps in which what a draft must read before it drafts again has to be made up for.
 AHEAD = 100
+#: Steps in which a trial must be made up for if the K is as good as it may be.
+PAYS = 50
 #: From what doubt on few measurements are hearsay, so that a trial is broken off where they hold.
 DOUBTED = 0.5
 #: Steps' time that a step of a K is taken to lose at most until it has been measured a few times,
@@ -86,6 +88,7 @@ class AdaptiveK:
         self._steps = self._alike = self._since = self._current = 0
         self._trial: Trial | None = None
         self._trial_ended = GAP
+        self._size = 0  # the bucket of the last batch
         self._renewed = False
         self._budget = Budget(BUDGET, ALLOWANCE)
         self._catching_up = CatchingUp()
@@ -199,15 +202,19 @@ class AdaptiveK:
     def _chosen(self, batch: int, allowed: int, unread: int) -> int:
         """The index of the K of the next step."""
         current = min(self._current, allowed)
-        is_between = self._trial is None and not self._renewed and self._steps % EVERY
-        if is_between or not (curve := self._times.curve(batch)):
+        is_other, self._size = self._size != bucket(batch), bucket(batch)
+        is_due = self._trial or self._renewed or is_other or self._steps % EVERY == 0
+        if not is_due or not (curve := self._times.curve(batch)):
             return current
         outlook = Outlook.of(self._choices, curve, self._yield.accepted())
         self._account(batch, current, outlook)
         if trial := self._trial:
-            if trial.choice <= allowed and self._goes_on(trial, batch, current, outlook):
+            may = trial.choice <= allowed and not is_other
+            if may and self._goes_on(trial, batch, current, outlook):
                 return trial.choice
             self._trial, self._trial_ended, self._since = None, self._steps, self._steps - STAY
+        if is_other:  # of which other K are worth their time
+            self._since = self._steps - STAY
         if self._steps - self._since >= STAY:
             current = self._better(batch, current, allowed, outlook, unread)
         if self._steps - self._trial_ended >= GAP:
@@ -270,7 +277,7 @@ class AdaptiveK:
         so what was never measured must promise to pay by what is known of its drafts.
         """
         hoped = Outlook.of(self._choices, (), self._yield.accepted_at_best()).tokens
-        best: tuple[float, int, float] | None = None
+        best: tuple[bool, float, float, int] | None = None
         for other in range(allowed + 1):
             if other == current or (other > current + 1 and not self._is_known(batch, other - 1)):
                 continue
@@ -279,16 +286,15 @@ class AdaptiveK:
             doubt = self._times.doubt(batch, other, self._steps)
             seconds = outlook.seconds[other] * (1 - doubt)
             gain = tokens / seconds / outlook.goodput(current) - 1
-            if gain <= 0:
-                continue
-            lost = self._loss(batch, other, current, outlook)
-            if best is None or lost / gain < best[0]:
-                is_hearsay = 0 < self._times.samples(batch, other) < SURE and doubt > DOUBTED
-                most = RASH * outlook.seconds[current] if is_hearsay else math.inf
-                best = lost / gain, other, min(lost * TRIAL, most)
+            lost = self._loss(batch, other, current, outlook) * TRIAL
+            if 0 < self._times.samples(batch, other) < SURE and doubt > DOUBTED:  # hearsay
+                lost = min(lost, RASH * outlook.seconds[current])
+            lost += self._catching_up.cost(unread)
+            if gain > SMALLER and lost <= PAYS * gain * outlook.seconds[current]:
+                best = min(best or (True, math.inf, 0.0, 0), (known, lost / gain, lost, other))
         if best is None:
             return
-        lost = best[2] + self._catching_up.cost(unread)
-        reserve = 0.0 if self._renewed or not self._is_known(batch, best[1]) else RESERVE
+        known, _, lost, other = best
+        reserve = RESERVE if known and not self._renewed else 0.0
         if self._budget.affords(lost, outlook.seconds[current], reserve):
-            self._trial = Trial(best[1], self._steps + TRIAL)
+            self._trial = Trial(other, self._steps + TRIAL)
