@@ -39,6 +39,14 @@ STEPS, WARM_UP = 2000, 300
 SEEDS = (1, 2, 3, 4)
 
 
+#: Milliseconds of a step by K where verifying many drafts is as dear as decoding each: of four
+#: requests, and of twelve.
+DEAR = {
+    4: dict(enumerate((86, 142, 195, 246, 303))),
+    12: dict(enumerate((119, 249, 372, 499, 614))),
+}
+
+
 def rising(cost: float, most: int = 4) -> dict[int, float]:
     """Milliseconds by K where a drafted token costs a share of a step."""
     return {k: 10 * (1 + cost * k) for k in range(most + 1)}
@@ -208,6 +216,53 @@ def test_what_is_dear_in_a_large_batch_is_tried_in_a_small_one() -> None:
             engine.step(ACCEPTANCE["copy"])
         reached = (engine.tokens - before[0]) / (engine.seconds - before[1])
         assert reached > 0.9 * engine.goodput(4, ACCEPTANCE["copy"])
+
+
+def test_a_batch_of_another_size_gets_at_once_the_k_that_pays_for_it() -> None:
+    for seed in SEEDS:
+        engine = Engine(rising(0.1), 1, seed)
+        first = []
+        for turn in range(12):
+            engine.batch, engine.times = [(1, rising(0.1)), (12, rising(1.5))][turn % 2]
+            steps = 100 if turn < 8 else 6
+            first.append([engine.step(ACCEPTANCE["copy"]) for _ in range(steps)][:4])
+        assert first[8:] == [[4] * 4, [0] * 4] * 2
+
+
+def test_a_trial_ends_when_the_batch_is_of_another_size() -> None:
+    engine = Engine(rising(0.1), 1, 1)
+    for _ in range(40):
+        k = engine.step(ACCEPTANCE["copy"])
+        if k > (settled := engine.controller.state().tokens):
+            break
+    assert k > settled
+    engine.batch = 12
+    assert engine.step(ACCEPTANCE["copy"]) == engine.controller.state().tokens == settled
+
+
+def test_what_was_never_tried_with_so_many_requests_is_tried_before_what_was() -> None:
+    for seed in range(24):
+        engine = Engine(DEAR[4], 4, seed)
+        for _ in range(300):
+            engine.step(ACCEPTANCE["copy"])
+        engine.batch, engine.times = 12, DEAR[12]
+        engine.chosen.clear()
+        for _ in range(60):
+            engine.step(ACCEPTANCE["copy"])
+        assert engine.chosen[0] > 0
+
+
+def test_what_would_not_soon_make_up_for_its_trial_is_not_tried() -> None:
+    tried = 0
+    for seed in SEEDS:
+        engine = Engine(DEAR[12], 12, seed, held_up=0)
+        for _ in range(WARM_UP):
+            engine.step(ACCEPTANCE["prose"])
+        engine.chosen.clear()
+        for _ in range(3000):
+            engine.step(ACCEPTANCE["prose"])
+        tried += 3000 - engine.chosen[0]
+    assert tried / len(SEEDS) < 16
 
 
 def test_no_batch_gets_a_larger_k_than_its_limit() -> None:

@@ -4,16 +4,15 @@ Goodput is tokens a second: for a batch, what asking for K tokens yields (`draft
 what such a step takes (`step_times`). What is not known is tried out of a budget of time.
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specworker.adaptation import Adaptation
 from specworker.draft_yield import DraftYield
-from specworker.k_trial import Trial
+from specworker.k_trial import RASH, USUAL, Situation, Trial
 from specworker.outlook import Outlook
-from specworker.step_times import FEW, SURE, StepTimes, bucket, usual_choices
+from specworker.step_times import StepTimes, bucket, usual_choices
 from specworker.trial_budget import Budget, CatchingUp
 
 #: Share of the time that trying another K may lose, and steps' time it may lose at once; half
@@ -21,23 +20,14 @@ from specworker.trial_budget import Budget, CatchingUp
 BUDGET, ALLOWANCE = 0.008, 8.0
 #: Steps' time of it that is left for new requests, and for a K whose time is not known.
 RESERVE = 2.0
-#: Steps between two decisions, that a K is tried for, and between two trials at least.
-EVERY, TRIAL, GAP = 4, 4, 8
-#: Steps of a K that must have been measured before it is taken, and for which it stays then.
-ENOUGH, STAY = 3, 12
+#: Steps between two decisions, between two trials at least, and for which a K stays.
+EVERY, GAP, STAY = 4, 8, 12
 #: Steps after which an observed draft of a single request counts half.
 HALF_LIFE = 64.0
 #: By how much another K must be better, the larger and the smaller.
 LARGER, SMALLER = 0.03, 0.02
 #: Steps in which what a draft must read before it drafts again has to be made up for.
 AHEAD = 100
-#: Steps in which a trial must be made up for if the K is as good as it may be.
-PAYS = 50
-#: From what doubt on few measurements are hearsay, so that a trial is broken off where they hold.
-DOUBTED = 0.5
-#: Steps' time that a step of a K is taken to lose at most until it has been measured a few times,
-#: since any may have been held up; a trial that loses more is broken off after that.
-RASH = 3.0
 
 
 @dataclass
@@ -207,94 +197,64 @@ class AdaptiveK:
         if not is_due or not (curve := self._times.curve(batch)):
             return current
         outlook = Outlook.of(self._choices, curve, self._yield.accepted())
-        self._account(batch, current, outlook)
+        situation = Situation(self._times, batch, self._steps, current, outlook)
+        self._account(situation)
         if trial := self._trial:
             may = trial.choice <= allowed and not is_other
-            if may and self._goes_on(trial, batch, current, outlook):
+            if may and self._goes_on(trial, situation):
                 return trial.choice
             self._trial, self._trial_ended, self._since = None, self._steps, self._steps - STAY
         if is_other:  # of which other K are worth their time
             self._since = self._steps - STAY
         if self._steps - self._since >= STAY:
-            current = self._better(batch, current, allowed, outlook, unread)
+            situation = self._better(situation, allowed, unread)
         if self._steps - self._trial_ended >= GAP:
-            self._try_another(batch, current, allowed, outlook, unread)
+            self._try_another(situation, allowed, unread)
             self._renewed = False
-        return self._trial.choice if self._trial else current
+        return self._trial.choice if self._trial else situation.current
 
-    def _account(self, batch: int, current: int, outlook: Outlook) -> None:
+    def _account(self, situation: Situation) -> None:
         """Earn, of a step, time to try with, and pay for a step that was a trial."""
         if self._steps % EVERY == 0:
-            self._budget.earn(EVERY, outlook.seconds[current])
+            self._budget.earn(EVERY, situation.usual)
         if self._trial:
-            lost = self._loss(batch, self._trial.choice, current, outlook)
-            self._budget.pay(lost, outlook.seconds[current])
+            self._budget.pay(situation.loses(self._trial.choice), situation.usual)
 
-    def _goes_on(self, trial: Trial, batch: int, current: int, outlook: Outlook) -> bool:
+    def _goes_on(self, trial: Trial, situation: Situation) -> bool:
         """Whether a trial is not over, nor dearer than its tokens can be worth."""
-        tried = trial.choice
+        tried, current, outlook = trial.choice, situation.current, situation.outlook
         if self._steps >= trial.ends:
-            wins = self._is_known(batch, tried) and outlook.gain(tried, current) >= 1 + LARGER
+            wins = situation.is_known(tried) and outlook.gain(tried, current) >= 1 + LARGER
             if trial.is_long or wins:
                 return False
             seen = trial.goodput(outlook.seconds[tried])
             return seen > (1 + LARGER) * outlook.goodput(current)
         lost = trial.takes() - outlook.tokens[tried] / outlook.goodput(current)
-        return lost <= RASH * outlook.seconds[current]
+        return lost <= RASH * situation.usual
 
-    def _loss(self, batch: int, other: int, current: int, outlook: Outlook) -> float:
-        """Seconds that a step of another choice may lose."""
-        lost = outlook.lost(other, current)
-        is_known = self._times.samples(batch, other) >= FEW
-        return lost if is_known else min(lost, RASH * outlook.seconds[current])
-
-    def _better(self, batch: int, current: int, allowed: int, outlook: Outlook, unread: int) -> int:
-        """The choice to stay with from now on: another where it is better by more than a little."""
-        known = [i for i in range(allowed + 1) if i == current or self._is_known(batch, i)]
+    def _better(self, situation: Situation, allowed: int, unread: int) -> Situation:
+        """The K to stay with from now on: another where it is better by more than a little."""
+        current, outlook = situation.current, situation.outlook
+        known = [i for i in range(allowed + 1) if i == current or situation.is_known(i)]
         best = max(known, key=outlook.goodput)
         gain = outlook.gain(best, current)
         if best == current or gain < 1 + (LARGER if best > current else SMALLER):
-            return current
-        if self._catching_up.cost(unread) > AHEAD * (gain - 1) * outlook.seconds[current]:
-            return current
-        self._reason = outlook.change(self._choices, current, best, batch)
+            return situation
+        if self._catching_up.cost(unread) > AHEAD * (gain - 1) * situation.usual:
+            return situation
+        self._reason = outlook.change(self._choices, current, best, situation.batch)
         self._current, self._since = best, self._steps
         self._changes += 1
         if self._on_change is not None:
             self._on_change(self._reason)
-        return best
+        return replace(situation, current=best)
 
-    def _is_known(self, batch: int, choice: int) -> bool:
-        """Whether the time of a choice has been measured."""
-        return self._times.samples(batch, choice) >= ENOUGH
-
-    def _try_another(
-        self, batch: int, current: int, allowed: int, outlook: Outlook, unread: int
-    ) -> None:
-        """Begin a trial of the K that could gain most for what it may lose, if that is earned.
-
-        No K is left out on the way up: a step's time can leap where kernels or graphs change,
-        so what was never measured must promise to pay by what is known of its drafts.
-        """
+    def _try_another(self, situation: Situation, allowed: int, unread: int) -> None:
+        """Begin a trial of the K that is worth it most, if what it may lose was earned."""
         hoped = Outlook.of(self._choices, (), self._yield.accepted_at_best()).tokens
-        best: tuple[bool, float, float, int] | None = None
-        for other in range(allowed + 1):
-            if other == current or (other > current + 1 and not self._is_known(batch, other - 1)):
-                continue
-            known = self._is_known(batch, other)
-            tokens = hoped[other] if known or other < current else outlook.tokens[other]
-            doubt = self._times.doubt(batch, other, self._steps)
-            seconds = outlook.seconds[other] * (1 - doubt)
-            gain = tokens / seconds / outlook.goodput(current) - 1
-            lost = self._loss(batch, other, current, outlook) * TRIAL
-            if 0 < self._times.samples(batch, other) < SURE and doubt > DOUBTED:  # hearsay
-                lost = min(lost, RASH * outlook.seconds[current])
-            lost += self._catching_up.cost(unread)
-            if gain > SMALLER and lost <= PAYS * gain * outlook.seconds[current]:
-                best = min(best or (True, math.inf, 0.0, 0), (known, lost / gain, lost, other))
-        if best is None:
+        proposal = situation.proposal(hoped, allowed, self._catching_up.cost(unread))
+        if proposal is None:
             return
-        known, _, lost, other = best
-        reserve = RESERVE if known and not self._renewed else 0.0
-        if self._budget.affords(lost, outlook.seconds[current], reserve):
-            self._trial = Trial(other, self._steps + TRIAL)
+        reserve = RESERVE if proposal.is_known and not self._renewed else 0.0
+        if self._budget.affords(proposal.lost, situation.usual, reserve):
+            self._trial = Trial(proposal.choice, self._steps + USUAL)
