@@ -42,8 +42,8 @@ SEEDS = (1, 2, 3, 4)
 #: Milliseconds of a step by K where verifying many drafts is as dear as decoding each: of four
 #: requests, and of twelve.
 DEAR = {
-    4: dict(enumerate((86, 142, 195, 246, 303))),
-    12: dict(enumerate((119, 249, 372, 499, 614))),
+    4: dict(enumerate((86.0, 142.0, 195.0, 246.0, 303.0))),
+    12: dict(enumerate((119.0, 249.0, 372.0, 499.0, 614.0))),
 }
 
 
