@@ -37,8 +37,6 @@ ACCEPTANCE = {
 }
 STEPS, WARM_UP = 2000, 300
 SEEDS = (1, 2, 3, 4)
-
-
 #: Milliseconds of a step by K where verifying many drafts is as dear as decoding each: of four
 #: requests, and of twelve.
 DEAR = {

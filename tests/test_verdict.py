@@ -8,6 +8,7 @@ from specworker.acceptance import Acceptance
 from specworker.adaptation import Adaptation
 from specworker.live import Finished, Live, Setup, Window
 from specworker.verdict import Verdict
+from tests.clocks import Clock
 
 NGRAM = Setup(method="ngram", tokens=3)
 DRAFT = Setup(method="draft_model", draft="small", tokens=3, cost=0.2)
@@ -134,14 +135,12 @@ def test_a_k_that_adapts_may_have_nothing_to_say_of() -> None:
     assert adapting(window(190), UP_TO_TWO, running=2).kind == "paying"
 
 
-def test_the_verdict_is_on_the_k_that_adapts_as_long_as_it_does() -> None:
-    now = [100.0]
-
+def test_the_verdict_is_on_the_k_that_adapts_as_long_as_it_does(clock: Clock) -> None:
     def count() -> None:
-        now[0] += 1
+        clock.now += 1
         live.count(Acceptance(32, 10, 30, 20), (1, 0))
 
-    live = Live(NGRAM, lambda: now[0])
+    live = Live(NGRAM, clock)
     count()
     live.adapt(3)
     live.hear(KNOWN)
@@ -210,13 +209,12 @@ def test_of_several_sizes_of_the_batch_the_usual_one_counts() -> None:
     assert verdict.speedup([*few, *many], 3) == pytest.approx(1.2)
 
 
-def test_requests_at_k_zero_make_the_next_verdict_a_measurement() -> None:
-    time = [0.0]
-    live = Live(NGRAM, clock=lambda: time[0])
+def test_requests_at_k_zero_make_the_next_verdict_a_measurement(clock: Clock) -> None:
+    live = Live(NGRAM, clock)
 
     def serve(tpot: float) -> None:
         for _ in range(5):
-            time[0] += 2
+            clock.now += 2
             live.count(Acceptance(32, 10, 30, 20) if live.tokens else Acceptance(32), (1, 0))
             live.finish(Finished("", 0.0, 32, elapsed=1.0, tpot=tpot, drafted=30 * live.tokens))
 

@@ -204,7 +204,7 @@ class AdaptiveK:
             if may and self._goes_on(trial, situation):
                 return trial.choice
             self._trial, self._trial_ended, self._since = None, self._steps, self._steps - STAY
-        if is_other:  # of which other K are worth their time
+        if is_other:  # K was chosen for another size
             self._since = self._steps - STAY
         if self._steps - self._since >= STAY:
             situation = self._better(situation, allowed, unread)
